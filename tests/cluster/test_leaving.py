@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from fake_cluster import Run
 from whole_nodes import (
@@ -19,6 +20,7 @@ from whole_nodes import (
 )
 
 from potluck.api.events import Finished, Piece
+from potluck.api.prompts import TextPrompt
 from potluck.api.values.schema import PlanRequest, RoleRequest
 from potluck.cluster.master.planning import PlanningDeadlines
 from potluck.cluster.node import Node
@@ -26,7 +28,14 @@ from potluck.cluster.node import Node
 pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide")]
 
 QUICK = PlanningDeadlines(settle_s=0.0, quiet_s=3600.0, improve_s=0.0)
-THREE = PlanRequest(layers=(("Desk", 2), ("Laptop", 2), ("Attic", 2)), context=128, scheme="f32")
+THREE = PlanRequest(layers=(("Desk", 2), ("Laptop", 2), ("Attic", 2)), context=512, scheme="f32")
+LONG = msgspec.structs.replace(
+    QUESTION, prompt=TextPrompt("".join(f"{n} bottles, " for n in range(12))), max_tokens=40
+)
+OTHER = msgspec.structs.replace(
+    QUESTION, prompt=TextPrompt("".join(f"and {n} glasses, " for n in range(8)))
+)
+MOVED = "What was computed of the conversation has moved along. Nothing is computed again."
 
 
 def notices(node: Node) -> list[str]:
@@ -37,11 +46,19 @@ def told_of_leaving(node: Node) -> list[str]:
     return [text for text in notices(node) if "Attic" in text]
 
 
+def sent_tokens(node: Node) -> int:
+    """How many tokens the pipeline in force was given to compute."""
+    deployment = node.master.deployment
+    assert deployment is not None
+    assert deployment.pipeline is not None
+    return deployment.pipeline.sent_tokens
+
+
 async def answer_while(node: Node, happens: asyncio.Event) -> str:
-    """The text of an answer, in the middle of which the event is set."""
+    """The text of a long answer, in the middle of which the event is set."""
     texts: list[str] = []
     last: object = None
-    async for last in node.backend.generate(QUESTION):
+    async for last in node.backend.generate(LONG):
         if isinstance(last, Piece):
             texts.append(last.text)
             happens.set()
@@ -63,7 +80,12 @@ def test_a_worker_that_ends_serves_on_until_the_others_do_without_it_and_is_used
                 await eventually(desk, lambda: len(desk.membership.available()) == 2)
                 await eventually(desk, lambda: all(c.devices for c in desk.membership.connected()))
                 await load(desk, THREE)
-                expected = await chat(desk)
+                await chat(desk, LONG)
+                other = await chat(desk, OTHER)
+                await load(desk, msgspec.structs.replace(THREE, context=511))  # knows none of these
+                expected = await chat(desk, LONG)
+                await load(desk, THREE)
+                assert await chat(desk, OTHER) == other  # it is over when the attic leaves
 
                 in_the_middle = asyncio.Event()
                 answering = asyncio.create_task(answer_while(desk, in_the_middle))
@@ -72,13 +94,17 @@ def test_a_worker_that_ends_serves_on_until_the_others_do_without_it_and_is_used
             assert "Attic" not in stages(desk)
             assert desk.master.is_ready
             assert await answering == expected
-            assert await chat(desk) == expected
+            assert 0 < sent_tokens(desk) < 40  # those of the answer that were not chosen yet
+            before = sent_tokens(desk)
+            assert await chat(desk, OTHER) == other
+            assert sent_tokens(desk) == before + 8  # the prompt's last one, and 7 of the answer
             assert told_of_leaving(desk) == ["Attic leaves. Potluck goes on without it."]
+            assert MOVED in notices(desk)
 
             async with running(attics) as attic:
                 await attic.backend.set_role(RoleRequest(worker=True))
                 await eventually(desk, lambda: "Attic" in stages(desk))
-                assert await chat(desk) == expected
+                assert await chat(desk, OTHER) == other
                 names = [computer.name for computer in desk.backend.state().computers]
                 assert sorted(names) == ["Attic", "Desk", "Laptop"]
 

@@ -16,7 +16,7 @@ from potluck.wire.activation_messages import (
     Result,
     TrimSession,
 )
-from potluck.wire.cache_messages import ExpectCache, SendCache, TakeCache
+from potluck.wire.cache_messages import ExpectCache, ForgetBefore, SendCache, TakeCache
 from potluck.wire.messages import Message, NodeInfo, StepFailed
 
 
@@ -40,6 +40,8 @@ class FakeChain:
         self.restores: list[RestoreSession] = []
         self.reader: FakeChain | None = None  # whose caches it takes over
         self.moved: int | None = None  # so many tokens come of these at most
+        self.expected: list[ExpectCache] = []
+        self.forgets = 0  # how often what is left of the plan before was given back
         self.never_takes = False  # what it is to take over never comes
         self.closed: list[str] = []
         self.attached: int | None = None
@@ -72,7 +74,10 @@ class FakeChain:
                 self.kept.append(list(self.caches[message.session]))
             case RestoreSession():
                 self._restore(message)
+            case ForgetBefore():
+                self.forgets += 1
             case ExpectCache():
+                self.expected.append(message)
                 assert message.position == len(self.caches[message.session])
                 self._say_where(message, message.position)
             case SendCache():
@@ -132,11 +137,12 @@ class FakeChain:
         )
 
     def _take(self, message: TakeCache) -> None:
-        assert self.reader is not None
         if self.never_takes:
             return
         cache = self.caches[message.session]
-        if self.moved is None:
+        if self.reader is None:
+            cache.clear()
+        elif self.moved is None:
             cache[:] = self.reader.caches[message.session][: message.position]
         else:
             del cache[self.moved :]

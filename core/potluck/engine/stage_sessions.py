@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from potluck.engine.caches.cache_pool import CachePool
 from potluck.engine.caches.disk_work import Disk
+from potluck.engine.caches.left_sessions import LeftSessions
 from potluck.engine.caches.session_files import SessionFiles
 from potluck.engine.caches.session_keeper import SessionKeeper
 from potluck.engine.caches.session_transfer import (
@@ -157,6 +158,16 @@ class StageSessions:
         """Note the digests of a session's first tokens: it can be kept on disk under them."""
         self._find(session, epoch).cache.name(prefix)
         self.keeper.look()
+
+    def left(self, *, is_in_force: bool) -> LeftSessions:
+        """Its sessions, for a stage of the next plan.
+
+        Args:
+            is_in_force: whether steps may still be done here. If not, nothing may be done with this stage any more.
+        """
+        caches = {name: known.cache for name, known in self._sessions.items()}
+        layers = self.weights.layers
+        return LeftSessions(caches, self.caches, layers, is_in_force=is_in_force)
 
     def send_rows(
         self, session: SessionId, layers: range, position: int, end: int, *, epoch: int

@@ -1,7 +1,8 @@
-"""Messages that move a session's cache from the stages that read a prompt to those that answer.
+"""Messages that move a session's cache: from stages that read a prompt to those that answer, or to those of the next plan.
 
 `expect_cache` and `take_cache` go along the chain that answers, `send_cache` along the one that reads. The others
-pass between two stages with layers in common, one of each chain. The reading stage makes their connection.
+pass between two stages with layers in common, one of each chain, or one of each plan. The reading stage makes their
+connection, or the stage of the next plan.
 """
 
 from typing import Annotated
@@ -24,6 +25,7 @@ class ExpectCache(Message, frozen=True, tag="expect_cache"):
     transfer: TransferName
     position: Count  # of the first of these tokens; must equal the end of the stage's cache
     end: Count  # the position after the last one
+    before: Count | None = None  # epoch of the plan whose stages have them; None: others send them
 
 
 class SendCache(Message, frozen=True, tag="send_cache"):
@@ -44,6 +46,22 @@ class TakeCache(Message, frozen=True, tag="take_cache"):
     step: Count
     transfer: TransferName
     position: Count  # where the session goes on, or where a stage before has to go on
+
+
+class FetchCache(Message, frozen=True, tag="fetch_cache"):
+    """Send the rows of a session's tokens before `end`, which the stage has of an earlier plan."""
+
+    epoch: Count  # of that plan
+    session: SessionName
+    transfer: TransferName
+    layers: tuple[Count, Count]  # start, stop
+    end: Count
+
+
+class ForgetBefore(Message, frozen=True, tag="forget_before"):
+    """No more sessions are taken over from the plan before. What is left of it is of no use."""
+
+    epoch: Count
 
 
 class CacheRows(Message, frozen=True, tag="cache_rows"):

@@ -110,9 +110,16 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheHop(Hop, frozen=True, kw_only=True):
-    """A stage that answers with what this one has read, to which it sends the caches of these layers."""
+    """A stage that has some of this one's layers: to it, or from it, caches of these are moved."""
 
     layers: tuple[Count, Count]  # start, stop
+
+
+class PlanBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan whose conversations a stage takes over, and the stages elsewhere that had its layers in that plan."""
+
+    epoch: Count
+    hops: Annotated[tuple[CacheHop, ...], Meta(max_length=MAX_CACHE_HOPS)] = ()
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
@@ -287,7 +294,9 @@ class Load(Message, frozen=True, tag="load"):
     previous: Hex | None = None  # the stage before; None: the first, which the driver feeds
     device: DeviceId | None = None  # the stage's device; None: the best one
     ranks: RankPlace | None = None  # the group that it is a rank of; None: of none
+    # The stages that answer with what this one reads.
     cache_hops: Annotated[tuple[CacheHop, ...], Meta(max_length=MAX_CACHE_HOPS)] = ()
+    before: PlanBefore | None = None  # None: it takes no conversations over
 
     @property
     def dialled(self) -> tuple[Hop, ...]:

@@ -26,6 +26,8 @@ from potluck.wire.cache_messages import (
     CacheRows,
     CacheSent,
     ExpectCache,
+    FetchCache,
+    ForgetBefore,
     SendCache,
     TakeCache,
 )
@@ -120,6 +122,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
         ExpectCache, SendCache, TakeCache, CacheRows, CacheReceived, CacheSent, CacheGivenUp,
+        FetchCache, ForgetBefore,
         ShowPicture, Blob, BlobReceived,
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),

@@ -9,12 +9,15 @@ from fake_deployment import deployment_on, three
 
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.reader import Reader
+from potluck.cluster.events import StageLost
+from potluck.cluster.loss import computer_lost
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.readers import Readers
-from potluck.errors import EngineError
+from potluck.errors import EngineError, PotluckError
 from potluck.plan.apart import Reading
 from potluck.store.registry import LocalModel
+from potluck.wire.messages import DeviceId, DeviceKind
 
 
 class FakeGenerator:
@@ -113,5 +116,32 @@ def test_a_plan_that_goes_before_its_readers_have_begun_leaves_the_way_free_for_
         assert "Laptop cannot read prompts." in told[0]
         await asyncio.sleep(0)
         await readers.end()
+
+    run(main())
+
+
+def test_a_device_that_does_not_read_is_no_loss_to_those_who_read(model: LocalModel) -> None:
+    async def main() -> None:
+        _, laptop, _ = three()
+        reading = await deployment_on(model, laptop, layers=(4,))
+        readers = Readers(
+            present=lambda: {laptop.node_id},
+            deployment=lambda planned, answers: reading,
+            find=nobody,
+            tell=lambda text: None,
+            retry_s=99.0,
+        )
+        readers.deployment = reading
+        lost = computer_lost("Laptop")
+        kinds: tuple[tuple[DeviceKind, PotluckError | None], ...] = (("cuda", None), ("cpu", lost))
+        for kind, failure in kinds:
+            device = DeviceId(kind=kind, index=0)
+            event = StageLost(
+                node_id=laptop.node_id, place="Laptop", how="stopped", epoch=7, device=device
+            )
+            readers.lost(replace(event, epoch=6), lost)  # of the plan before
+            assert reading._failure is None
+            readers.lost(event, lost)
+            assert reading._failure is failure
 
     run(main())

@@ -8,6 +8,7 @@ from fake_cluster import FakeComputer, failing, run, until
 from fake_deployment import deployment_on, three
 
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.events import StageLost
 from potluck.cluster.loss import computer_lost
 from potluck.cluster.master.backoff import MOST_S
 from potluck.cluster.master.deployment import Deployment
@@ -17,6 +18,7 @@ from potluck.errors import EngineError, NotEnoughMemoryError
 from potluck.ids import NodeId
 from potluck.plan.stages import Plan
 from potluck.store.registry import LocalModel
+from potluck.wire.messages import DeviceId
 
 RETRY_S = 20.0
 
@@ -99,8 +101,10 @@ class House:
         ready = self.replicas.ready
         return [] if ready is None else [s.name for s in ready.planned.plan.stages]
 
-    def lose(self, computer: FakeComputer) -> None:
-        self.replicas.lost(computer.node_id, computer_lost(computer.name, "lost its process"))
+    def lose(self, computer: FakeComputer, device: DeviceId | None = None) -> None:
+        how = "lost its process"
+        lost = StageLost(node_id=computer.node_id, place=computer.name, how=how, device=device)
+        self.replicas.lost(lost, computer_lost(computer.name, how))
 
     async def looks(self, after_s: float) -> list[frozenset[NodeId]]:
         """The computers that a replica is planned on when so much time has passed."""
@@ -109,6 +113,20 @@ class House:
         self.replicas.look()
         await until(lambda: self.replicas._planning is None)
         return self.asked[before:]
+
+
+def test_a_device_that_a_replica_does_not_use_is_no_loss_to_it(model: LocalModel) -> None:
+    async def main() -> None:
+        house = House(model)
+        async with house.first():
+            await house.answers(house.laptop)
+            house.lose(house.laptop, DeviceId(kind="cuda", index=0))
+            assert house.ready == ["Laptop"]
+            house.lose(house.laptop, DeviceId(kind="cpu", index=0))
+            await house.ended()
+            assert "lost its process" in house.told[0]
+
+    run(main())
 
 
 def test_the_replicas_of_a_plan_are_prepared_and_end_with_it(model: LocalModel) -> None:

@@ -1,14 +1,12 @@
 """Both ends of a transfer between stages: how much is on its way, and what ends it."""
 
 import tracemalloc
-from collections import deque
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 import torch
-from chain_bench import FakeLink
 from tiny_models import SESSION, Reference, make_model
+from transfer_wire import NOTHING, UnderWay, Wire
 
 from potluck.cluster.stage import transfers
 from potluck.cluster.stage.transfers import CacheTarget, Transfers
@@ -23,11 +21,9 @@ from potluck.wire.cache_messages import (
     SendCache,
     TakeCache,
 )
-from potluck.wire.messages import Message
 
 EXPECT = ExpectCache(epoch=1, session=SESSION, step=1, transfer="t", position=0, end=40)
 SEND = SendCache(epoch=1, session=SESSION, transfer="t", position=0, end=40)
-NOTHING = memoryview(b"")
 TAKE = TakeCache(epoch=1, session=SESSION, step=2, transfer="t", position=40)
 
 
@@ -36,25 +32,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     return make_model("llama", tmp_path_factory.mktemp("model"))
 
 
-class Wire(FakeLink):
-    """One end of a connection in memory: what is sent waits until `Ends.pass_on`."""
-
-    def __init__(self, ends: "Ends") -> None:
-        super().__init__(role="worker")
-        self._ends = ends
-        self.other: Wire
-        self.receive: Callable[[Any, Message, memoryview], None]
-
-    def send_nowait(self, message: Message, payload: memoryview = NOTHING) -> None:
-        super().send_nowait(message, payload)
-        self._ends.under_way.append((self.other, message, memoryview(bytearray(payload))))
-
-
-class Ends:
+class Ends(UnderWay):
     """A stage that reads, and one that answers, both with the whole model."""
 
     def __init__(self, reference: Reference) -> None:
-        self.under_way: deque[tuple[Wire, Message, memoryview]] = deque()
+        super().__init__()
         self.ids = reference.prompt(41)
         self.reads, self.answers = self._stage(reference), self._stage(reference)
         here, there = Wire(self), Wire(self)
@@ -77,15 +59,6 @@ class Ends:
     def read(self, begin: int, end: int) -> None:
         self.reads.forward(SESSION, self.ids[begin:end], epoch=1, step=begin, position=begin)
         self.sender.go_on(SESSION)
-
-    def pass_on(self, most: int = 1 << 30) -> list[type[Message]]:
-        """Deliver what is under way, and what is said to it; return what that was."""
-        passed: list[type[Message]] = []
-        while self.under_way and len(passed) < most:
-            link, message, payload = self.under_way.popleft()
-            passed.append(type(message))
-            link.receive(link, message, payload)
-        return passed
 
     def last_token(self, stage: Stage) -> torch.Tensor:
         output = stage.forward(SESSION, self.ids[40:], epoch=1, step=99, position=40)

@@ -6,6 +6,7 @@ well. The last stage chooses a token by seed and position alone, so the answer g
 have.
 """
 
+import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -27,6 +28,14 @@ from potluck.wire.activation_messages import (
 )
 
 RESTORED_TOKENS = 512  # prompts up to this length are computed, whatever is kept on disk
+
+
+@dataclass(slots=True, eq=False)
+class Coming:
+    """The tokens of a conversation whose caches are to come."""
+
+    tokens: int
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +64,7 @@ class Conversation:
         is_rewound: whether its caches were trimmed or copied for this answer, and no token has come since.
         may_restore: whether its caches are empty, and the stages were not asked yet for what they keep on disk.
         restored: how many of its tokens they had, in this answer.
+        coming: its caches are on their way from the plan before (`bringing.py`); None: they are not.
         turn: of the request that uses it; None: no request does.
         last_used: end of its last request, in seconds.
     """
@@ -80,6 +90,7 @@ class Conversation:
     is_rewound: bool = False
     may_restore: bool = False
     restored: int = 0
+    coming: Coming | None = None
     turn: Turn | None = None
     last_used: float = 0.0
 
@@ -255,7 +266,18 @@ class Conversation:
     def forget_caches(self) -> None:
         """Note that its caches went with their pipeline. The tokens are computed again."""
         self.cached = self.arrived = 0
+        self.coming = None
         self.pictures.forget_shown()
+
+    async def settled(self) -> None:
+        """Wait until its caches have come from the plan before, or do not."""
+        if self.coming is not None:
+            await self.coming.settled.wait()
+
+    def has_come(self, tokens: int) -> None:
+        """Note that all stages have these tokens from the plan before."""
+        self.cached = self.arrived = tokens
+        self.coming, self.may_restore = None, False
 
     def open(self) -> None:
         """Begin with empty caches on the same pipeline."""

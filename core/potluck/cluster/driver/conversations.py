@@ -54,6 +54,7 @@ class Conversations:
     def drop(self, conversation: Conversation) -> None:
         """Forget a conversation and its caches."""
         self._all.remove(conversation)
+        conversation.coming = None
         if conversation.pipeline is not None:
             conversation.pipeline.close(conversation.session)
 

@@ -14,6 +14,7 @@ from contextlib import aclosing
 
 from potluck.api.events import Progress, Reading
 from potluck.cluster.driver.attached import Attached, Room, Speed
+from potluck.cluster.driver.bringing import Bringing
 from potluck.cluster.driver.conversation import Conversation
 from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.grammar import Grammar
@@ -72,6 +73,7 @@ class Generator:
             limits.conversations, clock, idle_s=limits.other_answer_s, changed=queue_changed
         )
         self._pace = PromptPace()
+        self._bringing: Bringing | None = None  # the last one
         self._advanced = asyncio.Event()  # the next step of a prompt, or end of an answer
 
     # --- the pipeline under it
@@ -109,6 +111,14 @@ class Generator:
             speed=speed,
         )
         (self._places.add if is_replica else self._places.put)(place)
+
+    def bring(self, before: Pipeline, pipeline: Pipeline) -> Bringing:
+        """Have the stages of a pipeline that is attached get the caches of conversations from those of the one before."""
+        place = self._places.of(pipeline)
+        some = () if place is None else self._conversations
+        room = 0 if place is None else place.context
+        self._bringing = Bringing(some, before, pipeline, room=room)
+        return self._bringing
 
     def leave(self, pipeline: Pipeline) -> None:
         """Begin no answers on this replica from now on, if there is another one."""
@@ -291,6 +301,8 @@ class Generator:
                     conversation.keep()
                 else:
                     self._conversations.drop(conversation)
+                if self._bringing is not None:
+                    self._bringing.forget(conversation)
                 conversation.turn, conversation.last_used = None, self._clock()
                 conversation.pictures = (
                     NO_PICTURES  # megabytes, which come again with the next prompt
@@ -313,6 +325,7 @@ class Generator:
         if conversation.pipeline is not place.pipeline:
             conversation.enter(place.pipeline, place.context)
         conversation.turn = turn
+        await conversation.settled()
         return conversation
 
     async def _next(self, ahead: StepsAhead, turn: Turn) -> AsyncGenerator[Token | Progress, None]:
@@ -394,7 +407,11 @@ class Generator:
         pipeline = place.pipeline
         place.check(conversation.tokens)
         if conversation.pipeline is not pipeline:
-            conversation.enter(pipeline, place.context)
+            bringing = self._bringing
+            if bringing is not None and bringing.waits_for(conversation, pipeline):
+                await bringing.enter(conversation)
+            else:
+                conversation.enter(pipeline, place.context)
         conversation.choose_rope()
         if conversation.may_restore:
             await conversation.restore()

@@ -60,6 +60,7 @@ class PendingSteps:
         # The last result of each session, until the step that follows it is asked for.
         self._unfollowed: dict[str, Result] = {}
         self._fed: list[tuple[PendingStep, int]] = []  # with their positions
+        self.feeds = True  # whether results feed the steps that follow
 
     def add(self, step: PendingStep) -> None:
         """Wait for the result of a step that is sent now."""
@@ -125,7 +126,7 @@ class PendingSteps:
 
     def _feed(self, step: PendingStep, result: Result, now: float) -> None:
         """Have the token of a result sent with the next ones, unless it ends the answer."""
-        if (token := result.token_id) is None or token in step.stops:
+        if not self.feeds or (token := result.token_id) is None or token in step.stops:
             return
         step.token, step.sent = token, now
         self._fed.append((step, result.position))

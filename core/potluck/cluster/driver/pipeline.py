@@ -46,7 +46,7 @@ from potluck.wire.activation_messages import (
     TensorHeader,
     TrimSession,
 )
-from potluck.wire.cache_messages import ExpectCache, SendCache, TakeCache
+from potluck.wire.cache_messages import ExpectCache, ForgetBefore, SendCache, TakeCache
 from potluck.wire.messages import Error, Message, NodeInfo, StepFailed
 
 logger = logging.getLogger(__name__)
@@ -91,6 +91,7 @@ class Pipeline:
 
     Attributes:
         times: how long the tokens take that it computes.
+        sent_tokens: how many tokens the stages were given to compute.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Pipeline:
         self.epoch = epoch
         self.stages = stages
         self.times = TokenTimes(stages)
+        self.sent_tokens = 0
         self.is_exact_in_chunks = is_exact_in_chunks
         self.keeps_sessions = keeps_sessions
         self.stretches = stretches
@@ -137,6 +139,8 @@ class Pipeline:
         self._steps = PendingSteps()
         self._broken: PotluckError | None = None
         self._failed = asyncio.Event()
+        self._is_draining = False
+        self._ended = asyncio.Event()  # a step has
 
     @property
     def broken(self) -> PotluckError | None:
@@ -163,6 +167,25 @@ class Pipeline:
             assert isinstance(error, PotluckError)
             self.fail(error)
 
+    async def drain(self, limit_s: float) -> None:
+        """Send nothing any more, and wait until the steps under way have ended: then all stages have the same tokens.
+
+        After the limit it is no longer waited for. Steps that were not sent wait until the pipeline is shut.
+        """
+        with self._lock:
+            self._send_fed()
+            self._is_draining, self._steps.feeds = True, False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self._broken is None and self._has_sent:
+                    self._ended.clear()
+                    await self._ended.wait()
+
+    @property
+    def _has_sent(self) -> bool:
+        with self._lock:
+            return self._steps.first_sent() is not None
+
     def shut(self) -> None:
         """Fail the steps that are pending and close both connections, which ends `run`."""
         self.fail(PeerLostError("The model was unloaded while it was answering."))
@@ -173,6 +196,7 @@ class Pipeline:
         """Break the pipeline: every pending step ends with this error."""
         self._broken = self._broken or error
         self._failed.set()
+        self._ended.set()
         with self._lock:
             pending = self._steps.remove_all()
         for step in pending:
@@ -226,7 +250,7 @@ class Pipeline:
                 self._send_fed()
         if step is not None:
             arrived = StepResult(result, step.seconds(now))
-            self._loop.call_soon_threadsafe(_set_result, step.future, arrived)
+            self._loop.call_soon_threadsafe(self._set_result, step.future, arrived)
 
     def _send_fed(self) -> None:
         """Send the tokens whose results came together at once, so that they stay together."""
@@ -251,6 +275,12 @@ class Pipeline:
             step = self._steps.remove(failure.session, failure.step)
         if step is not None and not step.future.done():
             step.future.set_exception(error)
+        self._ended.set()
+
+    def _set_result(self, future: "asyncio.Future[StepResult]", result: StepResult) -> None:
+        self._ended.set()
+        if not future.done():
+            future.set_result(result)
 
     def open(
         self, session: SessionId, *, source: SessionId | None = None, position: int = 0
@@ -288,17 +318,17 @@ class Pipeline:
         pending = self._new_step(SessionId(message.session), message.step, None)
         if self._broken is None:
             with self._lock:
-                pending.sent = self._clock()
+                pending.sent = None if self._is_draining else self._clock()
                 self._steps.add(pending)
             self._send(message)
         return pending
 
-    def tell(self, message: SendCache) -> None:
+    def tell(self, message: SendCache | ForgetBefore) -> None:
         """Send what no stage answers."""
         self._send(message)
 
     def _send(self, message: Message, payload: bytes = b"") -> None:
-        if self._broken is None:
+        if self._broken is None and not self._is_draining:
             with self._lock, suppress(PeerLostError):  # `run` notices it too
                 self._send_fed()  # which were before it
                 self._first.send_nowait(message, payload)
@@ -393,6 +423,7 @@ class Pipeline:
             self._steps.remove(step.session, step.step)
         step.future.add_done_callback(_ignore)
         step.future.cancel()
+        self._ended.set()
 
     def _new_step(self, session: SessionId, step: int, sampling: Sampling | None) -> PendingStep:
         pending = PendingStep(session, step, self._loop.create_future(), sampling)
@@ -403,7 +434,10 @@ class Pipeline:
     def _forward(
         self, step: PendingStep, position: int, tokens: Sequence[int], more: int = 0
     ) -> None:
+        if self._is_draining:
+            return
         step.sent = self._clock()
+        self.sent_tokens += len(tokens)
         message = Forward(
             epoch=self.epoch,
             session=step.session,
@@ -425,11 +459,6 @@ class Pipeline:
 async def _until_lost(link: ActivationLink) -> None:
     await link.wait_closed()
     raise computer_lost(link.peer.name)
-
-
-def _set_result(future: "asyncio.Future[StepResult]", result: StepResult) -> None:
-    if not future.done():
-        future.set_result(result)
 
 
 def _ignore(future: "asyncio.Future[StepResult]") -> None:

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 
 from potluck.api.events import Reading
 from potluck.cluster.driver.conversation import Conversation
+from potluck.cluster.driver.moving import expect, take
 from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pictures import NO_PICTURES
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import PotluckError
-from potluck.wire.cache_messages import ExpectCache, SendCache, TakeCache
+from potluck.wire.cache_messages import SendCache
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class Reader:
         transfer, position = secrets.token_hex(16), begin
         self.reading += 1
         try:
-            await _expect(conversation, transfer, end)
+            await expect(conversation, transfer, end)
             steps: list[tuple[int, int]] = []
             try:
                 async for step in self._compute(conversation, transfer, begin, end):
@@ -143,44 +144,9 @@ class Reader:
 
     async def _take(self, conversation: Conversation, transfer: str, end: int) -> int:
         """Wait for the rest of the caches; return where the stages go on."""
-        pipeline = conversation.pipeline
-        assert pipeline is not None
-        conversation.last_step += 1
-        step = pipeline.ask(
-            TakeCache(
-                epoch=pipeline.epoch,
-                session=conversation.session,
-                step=conversation.last_step,
-                transfer=transfer,
-                position=end,
-            )
-        )
         try:
             async with asyncio.timeout(self.take_s):
-                return (await step.future).result.position
+                return await take(conversation, transfer, end)
         except TimeoutError:
             logger.warning("the cache of a prompt that %s has read did not come in time", self.name)
             return conversation.cached
-        finally:
-            pipeline.give_up(step)
-
-
-async def _expect(conversation: Conversation, transfer: str, end: int) -> None:
-    """Have the stages that answer make room."""
-    pipeline = conversation.pipeline
-    assert pipeline is not None
-    conversation.last_step += 1
-    step = pipeline.ask(
-        ExpectCache(
-            epoch=pipeline.epoch,
-            session=conversation.session,
-            step=conversation.last_step,
-            transfer=transfer,
-            position=conversation.cached,
-            end=end,
-        )
-    )
-    try:
-        await step.future
-    finally:
-        pipeline.give_up(step)

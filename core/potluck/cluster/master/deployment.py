@@ -7,7 +7,7 @@ An error in any step ends the deployment; the stores keep the weights that they 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
 from potluck.cluster.computer import LOOPBACK, Computer
@@ -28,7 +28,18 @@ from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.fields import line
-from potluck.wire.messages import Address, Assign, CacheHop, Hop, Load, RankPlace, RankShare
+from potluck.wire.messages import (
+    Address,
+    Assign,
+    CacheHop,
+    DeviceId,
+    Hop,
+    Load,
+    PlanBefore,
+    RankPlace,
+    RankShare,
+)
+from potluck.wire.versions import READERS_SINCE
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +66,7 @@ class Deployment:
         retries: Retries | None = None,
         sources: Sources | None = None,
         answering: "Deployment | None" = None,
+        before: "Deployment | None" = None,
     ) -> None:
         """Make a deployment that has not begun.
 
@@ -68,6 +80,7 @@ class Deployment:
             retries: how often weights are sent again when a link breaks.
             sources: says which weights workers send to each other; None: none.
             answering: the deployment to which this one sends the caches of prompts that it reads.
+            before: the one from whose stages this one may get the caches of conversations.
         """
         self.planned = planned
         self.epoch = epoch
@@ -86,6 +99,8 @@ class Deployment:
             self._task(stage, computers[stage.node], name)
             for stage, name in zip(planned.plan.stages, planned.stage_names, strict=True)
         ]
+        moves = before is not None and before.moves_conversations and self.moves_conversations
+        self.before = before if moves else None
         self.pipeline: Pipeline | None = None
         self.room: Room | None = None  # of the computer with the least memory for a conversation
         self._driver: ReactorThread | None = None  # receives the messages of the last stage
@@ -177,9 +192,10 @@ class Deployment:
             sent[task.stage.name] += task.progress.sent
         return dict(sent)
 
-    def uses(self, node_id: NodeId) -> bool:
-        """Whether a computer has a stage."""
-        return any(task.stage.node == node_id for task in self.tasks)
+    def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool:
+        """Whether a computer has a stage; with `device`, whether that device of it has one."""
+        stages = (task.stage for task in self.tasks if task.stage.node == node_id)
+        return any(device in (None, device_of(stage.device)) for stage in stages)
 
     async def start(self) -> Pipeline:
         """Bring every stage up and connect the driver to both ends.
@@ -307,7 +323,25 @@ class Deployment:
             device=task.assign.device,
             ranks=RankPlace(rank=index - first, hops=hops) if len(hops) > 1 else None,
             cache_hops=() if self._answering is None else self._answering.cache_hops(task),
+            before=None if self.before is None else self.before.left_to(task),
         )
+
+    @property
+    def moves_conversations(self) -> bool:
+        """Whether its stages may get the caches of conversations from another plan, or give them to it."""
+        return not any(
+            task.stage.is_ranked or task.computer.version < READERS_SINCE for task in self.tasks
+        )
+
+    def left_to(self, source: StageDeployment) -> PlanBefore:
+        """Where a stage of the next plan finds its layers' caches, which its own process does not have."""
+        own = source.stage.node, device_of(source.stage.device)
+        hops = tuple(
+            hop
+            for task, hop in self._hops_with(source)
+            if (task.stage.node, device_of(task.stage.device)) != own
+        )
+        return PlanBefore(epoch=self.epoch, hops=hops)
 
     def _first_rank(self, index: int) -> int:
         """The task of rank 0 of this task's group. A stage that is in none is its own."""
@@ -322,14 +356,15 @@ class Deployment:
 
     def cache_hops(self, source: StageDeployment) -> tuple[CacheHop, ...]:
         """The stages that have layers of this one of readers, and how it reaches them."""
-        hops: list[CacheHop] = []
+        return tuple(hop for _, hop in self._hops_with(source))
+
+    def _hops_with(self, source: StageDeployment) -> Iterator[tuple[StageDeployment, CacheHop]]:
         for index, task in enumerate(self.tasks):
             both = _in_both(task.stage.layers, source.stage.layers)
             if both:
                 hop = self._hop(source, index, self._ports)
                 layers = both.start, both.stop
-                hops.append(CacheHop(node_id=hop.node_id, addresses=hop.addresses, layers=layers))
-        return tuple(hops)
+                yield task, CacheHop(node_id=hop.node_id, addresses=hop.addresses, layers=layers)
 
     async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:
         """The driver's links to the first and the last stage; one link if these are the same."""

@@ -14,6 +14,7 @@ import msgspec
 from potluck.api.values.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.turns import Turns
 from potluck.cluster.events import Events, ModelChanged, Notice
 from potluck.cluster.master.constraints import has_constraints
@@ -35,6 +36,7 @@ from potluck.store.registry import model_name
 
 logger = logging.getLogger(__name__)
 
+DRAIN_S = 5.0  # for the steps under way when plans change; their tokens are else computed again
 DEPLOYING: tuple[LoadPhase, ...] = ("quantising", "streaming", "loading")
 
 
@@ -121,6 +123,8 @@ class Loader:
             retry_s=deadlines.readers_s,
             answers_s=deadlines.answers_s,
         )
+        self._left: Deployment | None = None  # whose conversations the next one may take over
+        self._bringing: asyncio.Task[None] | None = None  # brings them
         self._generator: Generator | None = None
         self._generates: ModelInUse | None = None
 
@@ -252,7 +256,10 @@ class Loader:
     def deploy(self, epoch: int) -> Coroutine[None, None, Loaded]:
         """Put the plan that was made last into force."""
         assert self._planned is not None
-        self.deployment = self._deployment(self._planned, epoch, changed=self._deployment_changed)
+        left, self._left = self._left, None
+        self.deployment = self._deployment(
+            self._planned, epoch, changed=self._deployment_changed, before=left
+        )
         return self._deploy(self.deployment)
 
     def _deployment(
@@ -262,6 +269,7 @@ class Loader:
         *,
         changed: Callable[[], None],
         answering: Deployment | None = None,
+        before: Deployment | None = None,
     ) -> Deployment:
         return Deployment(
             planned=planned,
@@ -272,6 +280,7 @@ class Loader:
             link_rate=self._link_rate,
             sources=self._sources,
             answering=answering,
+            before=before,
         )
 
     def _deployment_of_readers(self, planned: Planned, answering: Deployment) -> Deployment:
@@ -304,9 +313,27 @@ class Loader:
             chunk_tokens=planned.chunk_tokens,
             speed=planned.speed,
         )
+        self._bring(deployment, pipeline)
         self.readers.begin(deployment, self._generator)
         self.replicas.begin(deployment, self._generator)
         return Loaded()
+
+    def _bring(self, deployment: Deployment, pipeline: Pipeline) -> None:
+        """Begin to have the conversations' caches brought from the plan before, if there is one."""
+        before, deployment.before = deployment.before, None
+        if before is None or before.pipeline is None:
+            return
+        assert self._generator is not None
+        bringing = self._generator.bring(before.pipeline, pipeline)
+        is_left = any(before.uses(computer.node_id) for computer in self._computers.leaving())
+
+        async def bring() -> None:
+            brought = await bringing.run()
+            logger.info("conversations taken over: %s", brought)
+            if is_left and (text := brought.told):
+                self._events.publish(Notice(level="info", text=text))
+
+        self._bringing = asyncio.create_task(bring(), name="bring")
 
     def _generator_of(self, planned: Planned) -> Generator:
         """The generator before, if it has the same model, so that its conversations go on."""
@@ -343,9 +370,20 @@ class Loader:
         """Take the deployment out of force. The computers in `keep` keep their layers."""
         deployment, self.deployment = self.deployment, None
         assert deployment is not None
+        self._left = deployment if self._goes_on_after(deployment) else None
         return self._retire(deployment, keep)
 
+    def _goes_on_after(self, deployment: Deployment) -> bool:
+        """Whether another plan was made with which the conversations of a deployment can go on."""
+        planned, pipeline = self._planned, deployment.pipeline
+        if planned is None or pipeline is None or pipeline.broken is not None:
+            return False
+        is_other = planned.plan is not deployment.planned.plan
+        return is_other and planned.model_in_use == deployment.planned.model_in_use
+
     async def _retire(self, deployment: Deployment, keep: Container[NodeId]) -> Retired:
+        if self._left is deployment and deployment.pipeline is not None:
+            await deployment.pipeline.drain(DRAIN_S)
         for end in (self.readers.end, self.replicas.end, deployment.stop):
             try:
                 await end(keep=keep)
@@ -356,7 +394,9 @@ class Loader:
         return Retired()
 
     async def free(self, node_id: NodeId, epoch: int) -> None:
-        """Have a computer free the layers of an epoch, if it is still connected."""
+        """Have a computer free the layers of an epoch, if it is still connected, and nobody gets caches from it."""
+        if self._bringing is not None:
+            await asyncio.wait([self._bringing])
         if (computer := self._present().get(node_id)) is not None:
             await unload(computer, epoch)
 

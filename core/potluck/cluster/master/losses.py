@@ -1,11 +1,14 @@
 """What the loss of a computer, or of a stage process, makes of the master's state."""
 
 from dataclasses import replace
+from typing import Protocol
 
 from potluck.cluster.events import ComputerLost, StageLost
 from potluck.cluster.loss import computer_lost, lost_while_loading
-from potluck.cluster.master.state import Deployed, State, change_deployed
+from potluck.cluster.master.state import State, change_deployed
 from potluck.cluster.master.vocabulary import Break, Deploy, RecoveryWish
+from potluck.ids import NodeId
+from potluck.wire.messages import DeviceId
 
 MOST_ATTEMPTS = 4  # at the plan of one wish, when computers fail or leave meanwhile
 
@@ -49,7 +52,15 @@ def doubt(state: State, lost: StageLost) -> State:
     return state
 
 
-def is_of(deployed: Deployed | None, lost: ComputerLost | StageLost) -> bool:
+class HasStages(Protocol):
+    """A plan that is in force: what the state knows of it, or its deployment."""
+
+    @property
+    def epoch(self) -> int: ...
+    def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool: ...
+
+
+def is_of(deployed: HasStages | None, lost: ComputerLost | StageLost) -> bool:
     """Whether a plan has a stage of what was lost."""
     if deployed is None or isinstance(lost, ComputerLost):
         return deployed is not None and deployed.uses(lost.node_id)

@@ -384,8 +384,8 @@ class Master:
         """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
         self.measurements.lost(event.node_id)
         name = event.name if isinstance(event, ComputerLost) else event.place
-        self.readers.lost(event.node_id, computer_lost(name, event.how))
-        self.replicas.lost(event.node_id, computer_lost(name, event.how))
+        self.readers.lost(event, computer_lost(name, event.how))
+        self.replicas.lost(event, computer_lost(name, event.how))
         self.happened(event)
 
     def step_refused(self, event: StepRefused) -> None:

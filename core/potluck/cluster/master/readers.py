@@ -14,7 +14,9 @@ from dataclasses import replace
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.reader import Reader
+from potluck.cluster.events import ComputerLost, StageLost
 from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.losses import is_of
 from potluck.cluster.master.planned import Planned
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
@@ -125,9 +127,9 @@ class Readers:
             deployment.pipeline.step_failed(failure)
         return True
 
-    def lost(self, node: NodeId, error: PotluckError) -> None:
-        """Note that a computer was lost, or its stage."""
-        if self.deployment is not None and self.deployment.uses(node):
+    def lost(self, lost: ComputerLost | StageLost, error: PotluckError) -> None:
+        """Note that a computer was lost, or the stage of a device."""
+        if self.deployment is not None and is_of(self.deployment, lost):
             self.deployment.fail(error)
 
     async def _read(self, planned: Planned, answering: Deployment, generator: Generator) -> None:

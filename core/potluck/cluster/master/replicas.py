@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.events import ComputerLost, StageLost
 from potluck.cluster.master.backoff import MOST_S, Backoff
 from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.losses import is_of
 from potluck.cluster.master.planned import Planned
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
@@ -205,13 +207,13 @@ class Replicas:
                 return True
         return False
 
-    def lost(self, node: NodeId, error: PotluckError) -> None:
-        """Note that a computer was lost, or its stage."""
-        if self._first is not None and self._first[0].uses(node):
-            self._blame(self._first[0], [node])
+    def lost(self, lost: ComputerLost | StageLost, error: PotluckError) -> None:
+        """Note that a computer was lost, or the stage of a device."""
+        if self._first is not None and is_of(self._first[0], lost):
+            self._blame(self._first[0], [lost.node_id])
         for each in self._others:
-            if each.deployment.uses(node):
-                self._blame(each.deployment, [node])
+            if is_of(each.deployment, lost):
+                self._blame(each.deployment, [lost.node_id])
                 each.deployment.fail(error)
 
     # --- one of the others

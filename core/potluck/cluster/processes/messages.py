@@ -32,6 +32,7 @@ from potluck.wire.messages import (
     Load,
     Message,
     NodeInfo,
+    PlanBefore,
     RankPlace,
     StepFailed,
     TensorInfo,
@@ -90,6 +91,7 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
     previous: str | None = None  # node id of the stage before; None: the driver
     ranks: RankPlace | None = None  # the group that this stage is a rank of
     cache_hops: tuple[CacheHop, ...] = ()  # where the caches go of prompts that it reads for others
+    before: PlanBefore | None = None  # the plan whose conversations it takes over
 
     @classmethod
     def of(
@@ -103,6 +105,7 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
             "previous": load.previous,
             "ranks": load.ranks,
             "cache_hops": load.cache_hops,
+            "before": load.before,
         }
         return cls(**fields)
 

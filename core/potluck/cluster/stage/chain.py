@@ -54,6 +54,8 @@ from potluck.wire.cache_messages import (
     CacheRows,
     CacheSent,
     ExpectCache,
+    FetchCache,
+    ForgetBefore,
     SendCache,
     TakeCache,
 )
@@ -106,6 +108,7 @@ class StageChain:
                 loaded.epoch,
                 loaded.cache_targets,
                 lambda message: self._send_on(loaded, *take_answer(loaded.stage, message)),
+                loaded.before,
             )
         self._loaded = loaded
 
@@ -153,6 +156,7 @@ class StageChain:
                 | ExpectCache()
                 | SendCache()
                 | TakeCache()
+                | ForgetBefore()
             ):
                 if loaded is None:
                     self._fail(message, computer_lost(self._name, "gave its part back"))
@@ -166,7 +170,7 @@ class StageChain:
                     self._transfer(loaded, message)
                 else:
                     self._step(loaded, message, payload)
-            case CacheRows() | CacheReceived() | CacheSent() | CacheGivenUp():
+            case CacheRows() | CacheReceived() | CacheSent() | CacheGivenUp() | FetchCache():
                 if loaded is not None and link.home == loaded.home:
                     loaded.transfers.receive(link, message, payload)
             case _:
@@ -279,7 +283,8 @@ class StageChain:
 
     def _send_on(self, loaded: LoadedStage, message: Message, payload: memoryview) -> None:
         link = loaded.output
-        if isinstance(message, SessionMessage | SendCache) and loaded.next_link is None:
+        is_told = isinstance(message, SessionMessage | SendCache | ForgetBefore)
+        if is_told and loaded.next_link is None:
             return  # the chain ends here
         if link is None or (loaded.next_link is None and link.is_closed):
             # The first step may arrive through the chain before the driver's connection to here.
@@ -314,11 +319,11 @@ class StageChain:
     async def watch(self, link: StepLink) -> None:
         """Tell the node when the connection is lost to the next stage, another rank, or one for which this one reads.
 
-        Only the last ones send something on this link. Those of others are read to notice their end.
+        Only the last ones, and stages of the plan before, send something on this link. Those of others are read to
+        notice their end. That of a stage before is no loss.
         """
-        targets = () if self.loaded is None else self.loaded.cache_targets
-        is_target = any(link is target.link for target in targets)
-        link.deliver_to(partial(self._scheduler.put, link) if is_target else _ignore)
+        moves = self.loaded is not None and link in self.loaded.cache_links
+        link.deliver_to(partial(self._scheduler.put, link) if moves else _ignore)
         await link.wait_closed()
         self._submit(partial(self._lost, link))
         if (loaded := self.loaded) is not None and (loaded.sends_on(link) or link in loaded.links):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from potluck.cluster.stage.ranks import Links
 from potluck.cluster.stage.scheduler import PeerLink
-from potluck.cluster.stage.transfers import CacheTarget, Transfers
+from potluck.cluster.stage.transfers import CacheTarget, StageBefore, Transfers
 from potluck.engine.measuring import StageMeter
 from potluck.engine.stage import Stage
 from potluck.ids import HomeId, NodeId
@@ -33,12 +33,15 @@ class LoadedStage:
     rank: int = 0  # of its group
     rank_links: Links | None = None  # with the other ranks; None: there is no group
     cache_targets: Sequence[CacheTarget] = ()  # where caches go of prompts read for others
+    before: StageBefore | None = None  # whose conversations it takes over
     transfers: Transfers = field(init=False)  # set when it comes into force
 
     def close(self) -> None:
         """End the connections that were made for this stage."""
         for link in self.links:
             link.close()
+        if self.before is not None:
+            self.before.close()
         if self.rank_links is not None:
             self.rank_links.close()
 
@@ -67,6 +70,12 @@ class LoadedStage:
         """The connections that it made to other stages."""
         following = () if self.next_link is None else (self.next_link,)
         return (*following, *(target.link for target in self.cache_targets))
+
+    @property
+    def cache_links(self) -> Sequence[StepLink]:
+        """Those of them, and of those to the stages before, on which caches are moved."""
+        sources = () if self.before is None else self.before.sources
+        return [each.link for each in (*self.cache_targets, *sources)]
 
     @property
     def output(self) -> PeerLink | None:

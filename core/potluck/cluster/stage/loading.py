@@ -23,6 +23,7 @@ from potluck.cluster.stage.loaded import LoadedStage
 from potluck.cluster.stage.packer import stored_tensor
 from potluck.cluster.stage.ranks import Ranks
 from potluck.engine.caches.disk_work import Disk, at_once
+from potluck.engine.caches.left_sessions import LeftSessions
 from potluck.engine.caches.session_files import SessionFiles
 from potluck.engine.device import is_wide, set_threads
 from potluck.engine.lending import Lending
@@ -30,7 +31,7 @@ from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.loading.weights import load_weights, random_weights
 from potluck.engine.memory import release
 from potluck.engine.stage import Stage, alone
-from potluck.errors import EngineError
+from potluck.errors import EngineError, OutOfMemoryError
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
 from potluck.model.schemes import PACKING_VERSION, Cache, Scheme
@@ -116,10 +117,15 @@ class StageLoader:
         self._weights = self._content = None
         await self._release()
 
-    async def prepare(self, message: LoadStage) -> int:
+    def has_content_of(self, message: LoadStage) -> bool:
+        """Whether what is held is of the same model, in the same form."""
+        return self._content is not None and self._content == self._content_of(message)
+
+    async def prepare(self, message: LoadStage, left: LeftSessions | None = None) -> int:
         """Drop the weights that the load does not need, and check that there is room for the rest.
 
-        The stage that was in force must not be used any more.
+        The stage that was in force must not be used any more. What is `left` of its sessions is given back if there is
+        no room beside it.
 
         Returns:
             How many layers are kept.
@@ -142,18 +148,26 @@ class StageLoader:
         # to release it, and without that memory this load would be refused.
         await self._release()
         self._check_wanted(message)
-        self._check_room(message)
+        try:
+            self._check_room(message)
+        except OutOfMemoryError:
+            if left is None or not left.nbytes:
+                raise
+            await self._compute.call(left.clear)
+            await self._release()
+            self._check_room(message)
         return 0 if self._weights is None else len(self._weights.layers)
 
-    async def load(self, message: LoadStage) -> Stage:
-        """Load what is missing after `prepare`, and make the stage.
+    async def load(self, message: LoadStage, left: LeftSessions | None = None) -> Stage:
+        """Load what is missing after `prepare`, and make the stage, which may soon have the memory of what is `left`.
 
         Raises:
             IntegrityError: a file does not match its digest.
             OutOfMemoryError: the device has too little memory.
             EngineError: the load was given up.
         """
-        stage = await self._compute.call(lambda: self._build(message))
+        to_come = 0 if left is None else left.nbytes
+        stage = await self._compute.call(lambda: self._build(message, to_come))
         self._weights = stage.weights
         return stage
 
@@ -227,7 +241,7 @@ class StageLoader:
 
     # --- on the computing thread
 
-    def _build(self, message: LoadStage) -> Stage:
+    def _build(self, message: LoadStage, to_come: int) -> Stage:
         config = ModelConfig.from_dict(message.config)
         own = rank_config(config, _share(message), message.scheme)
         set_threads(self.threads_for(config))
@@ -247,7 +261,7 @@ class StageLoader:
             exchange=ranks,
             together=alone if ranks is None else ranks.lead,
             context=message.context,
-            cache_budget=max(0, budget(0)),
+            cache_budget=max(0, budget(to_come)),
             budget_now=budget,
             epoch=message.epoch,
             files=self._session_files(message),

@@ -50,23 +50,19 @@ from potluck.cluster.processes.messages import (
 )
 from potluck.cluster.stage.chain import StageChain
 from potluck.cluster.stage.compute_thread import ComputeThread, end_process
+from potluck.cluster.stage.connecting import Dialling
 from potluck.cluster.stage.disk_thread import DiskThread
-from potluck.cluster.stage.joining import (
-    check_place,
-    check_ranks,
-    dial_above,
-    end_meeting,
-    meet,
-)
+from potluck.cluster.stage.joining import check_place, check_ranks, end_meeting, meet
 from potluck.cluster.stage.loaded import LoadedStage
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
-from potluck.cluster.stage.ranks import Links, Ranks
+from potluck.cluster.stage.ranks import Ranks
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.stage.step_watch import StepWatch
 from potluck.cluster.stage.sum_times import try_sums
-from potluck.cluster.stage.transfers import CacheTarget
+from potluck.cluster.stage.transfers import StageBefore
 from potluck.engine.accelerator import log_capabilities
+from potluck.engine.caches.left_sessions import LeftSessions
 from potluck.engine.device import computing_with, is_lost, is_wide, use
 from potluck.engine.kernels import keep_compiled
 from potluck.engine.lending import Lending
@@ -271,19 +267,20 @@ class StageServer:
     async def _load_next(self, message: LoadStage) -> StageLoaded:
         started = time.perf_counter()
         check_ranks(message.ranks, message.share, self._identity.node_id)
-        self._withdraw()
+        left = await self._leave(message)
         try:
-            kept = await self._loader.prepare(message)
+            kept = await self._loader.prepare(message, left)
         finally:
             self._tell_held()
         home = HomeId(message.home)
         async with AsyncExitStack() as if_it_fails:
-            next_link, links, targets = await self._connect(message, home, if_it_fails)
+            dialling = Dialling(self._dial, if_it_fails)
+            connected = await dialling.connect(message)
             # Ranks do not take equally long to load, and their deadline is shorter than that may be.
             meeting = asyncio.create_task(
                 meet(
                     self._chain.lobby,
-                    links,
+                    connected.ranks,
                     message.ranks,
                     home,
                     message.epoch,
@@ -291,15 +288,18 @@ class StageServer:
                 )
             )
             if_it_fails.push_async_callback(end_meeting, meeting)
-            stage = await self._loader.load(message)
+            stage = await self._loader.load(message, left)
             links = await meeting
             if_it_fails.pop_all()
         previous = NodeId(message.previous) if message.previous is not None else None
-        loaded = LoadedStage(home, message.epoch, previous, stage, next_link)
-        loaded.cache_targets = targets
+        loaded = LoadedStage(home, message.epoch, previous, stage, connected.following)
+        loaded.cache_targets = connected.targets
         loaded.rank, loaded.rank_links = _rank(message), links
+        if message.before is not None:
+            loaded.before = StageBefore(message.before.epoch, left, connected.sources)
         await self._compute.call(lambda: self._put_in_force(loaded))
-        for link in (*loaded.links, *(links.steps if links is not None else ())):
+        ranks = links.steps if links is not None else ()
+        for link in dict.fromkeys((*loaded.links, *loaded.cache_links, *ranks)):
             self._tasks.spawn(self._chain.watch(link))
         seconds = time.perf_counter() - started
         self._tell_memory()
@@ -314,21 +314,14 @@ class StageServer:
             layers_loaded=len(stage.weights.layers) - kept,
         )
 
-    async def _connect(
-        self, message: LoadStage, home: HomeId, if_it_fails: AsyncExitStack
-    ) -> tuple[StepLink | None, Links | None, list[CacheTarget]]:
-        """The connections that a stage makes: to the next one, to the ranks above its own, and to those for which it reads."""
-
-        async def dial(hop: Hop, purpose: Purpose = "activations") -> StepLink:
-            link = await self._dial(home, hop, purpose)
-            if_it_fails.callback(link.close)
-            return link
-
-        next_link = None if message.next_hop is None else await dial(message.next_hop)
-        targets = [CacheTarget(await dial(hop), range(*hop.layers)) for hop in message.cache_hops]
-        if message.ranks is None:
-            return next_link, None, targets
-        return next_link, await dial_above(message.ranks, message.epoch, dial), targets
+    async def _leave(self, message: LoadStage) -> LeftSessions | None:
+        """Take the stage out of force; return its sessions if the next one may go on with them."""
+        loaded = self._withdraw()
+        if loaded is None or message.before is None or loaded.epoch != message.before.epoch:
+            return None
+        if message.share is not None or not self._loader.has_content_of(message):
+            return None
+        return await self._compute.call(lambda: loaded.stage.left(is_in_force=False))
 
     async def _dial(self, home: HomeId, hop: Hop, purpose: Purpose) -> StepLink:
         try:
@@ -391,16 +384,20 @@ class StageServer:
         self._tell_held()
         return StageUnloaded()
 
-    def _withdraw(self) -> None:
-        """Take the stage out of force: its sessions and its links to other stages end."""
+    def _withdraw(self) -> LoadedStage | None:
+        """Take the stage out of force: its links to other stages end, and its sessions are used no more."""
         loaded, self._chain.loaded = self._chain.loaded, None
         if loaded is not None:
             loaded.close()
+        return loaded
 
     def _in_use(self) -> int:
         """Bytes of weights and caches that another load could take over."""
         loaded = self._chain.loaded
-        return loaded.stage.nbytes if loaded is not None else self._loader.nbytes
+        if loaded is None:
+            return self._loader.nbytes
+        left = None if loaded.before is None else loaded.before.left
+        return loaded.stage.nbytes + (0 if left is None else left.nbytes)
 
     def _lent(self) -> DeviceInfo:
         """The device with the memory for a plan: the free memory and that of the loaded stage."""

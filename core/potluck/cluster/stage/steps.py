@@ -28,11 +28,11 @@ from potluck.wire.activation_messages import (
     TokenScore,
     TrimSession,
 )
-from potluck.wire.cache_messages import ExpectCache, SendCache, TakeCache
+from potluck.wire.cache_messages import ExpectCache, ForgetBefore, SendCache, TakeCache
 from potluck.wire.messages import Message
 
 SessionMessage: TypeAlias = OpenSession | Forward | TrimSession | CloseSession | KeepSession
-TransferMessage: TypeAlias = ExpectCache | SendCache | TakeCache
+TransferMessage: TypeAlias = ExpectCache | SendCache | TakeCache | ForgetBefore
 Answer: TypeAlias = tuple[Message, memoryview]
 """A message and its payload, for the next stage or for the driver."""
 
@@ -103,6 +103,9 @@ def transfer(stage: Stage, transfers: Transfers, message: TransferMessage) -> An
         case TakeCache():
             transfers.take(message)
             return None
+        case ForgetBefore():
+            transfers.forget_before()
+            return message, nothing
 
 
 def take_answer(stage: Stage, message: TakeCache) -> Answer:

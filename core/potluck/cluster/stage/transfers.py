@@ -14,9 +14,10 @@ from typing import NamedTuple
 import msgspec
 
 from potluck.cluster.stage.scheduler import PeerLink
+from potluck.engine.caches.left_sessions import LeftSessions
 from potluck.engine.caches.session_transfer import RowReceiver, RowSender
 from potluck.engine.stage import Stage
-from potluck.errors import PeerLostError, PotluckError
+from potluck.errors import InvalidStepError, PeerLostError, PotluckError, StaleEpochError
 from potluck.ids import SessionId
 from potluck.net.step_link import StepLink
 from potluck.wire.activation_messages import Result
@@ -26,6 +27,7 @@ from potluck.wire.cache_messages import (
     CacheRows,
     CacheSent,
     ExpectCache,
+    FetchCache,
     SendCache,
     TakeCache,
 )
@@ -37,10 +39,36 @@ UNWRITTEN = 32 << 20  # bytes that may be on their way to a stage: a chunk of th
 
 
 class CacheTarget(NamedTuple):
-    """A stage that answers with what this one reads, and the layers that both have."""
+    """A stage to which caches are sent, or that sends them, and the layers that both have."""
 
     link: StepLink
     layers: range
+
+
+@dataclass(slots=True, eq=False)
+class StageBefore:
+    """What a stage takes conversations over from.
+
+    Attributes:
+        epoch: of the plan before.
+        left: what this process has of it; None: nothing.
+        sources: stages of it in other processes.
+    """
+
+    epoch: int
+    left: LeftSessions | None
+    sources: Sequence[CacheTarget] = ()
+
+    def covers(self, layers: Sequence[int]) -> bool:
+        """Whether each of these layers is somewhere."""
+        own = () if self.left is None else self.left.layers
+        return all(n in own or any(n in each.layers for each in self.sources) for n in layers)
+
+    def close(self) -> None:
+        """Give up what was not taken over."""
+        for source in self.sources:
+            source.link.close()
+        self.left, self.sources = None, ()
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +76,8 @@ class _Outgoing:
     """What one stage is sent of a session."""
 
     session: str
-    target: CacheTarget
+    link: PeerLink
+    layers: range
     rows: RowSender
     sent: int = 0  # bytes
     written: int = 0  # of these, as the other one has said
@@ -74,6 +103,7 @@ class Transfers:
         epoch: of the plan.
         targets: stages to which the caches go that this one is asked to send.
         taken: called with a `take_cache` that has its answer: its position is where the session goes on.
+        before: the plan whose conversations the stage takes over; None: there is none.
     """
 
     def __init__(
@@ -82,33 +112,69 @@ class Transfers:
         epoch: int,
         targets: Sequence[CacheTarget],
         taken: Callable[[TakeCache], None],
+        before: StageBefore | None = None,
     ) -> None:
         self._stage, self._epoch = stage, epoch
-        self._targets, self._taken = targets, taken
+        self._targets, self._taken, self._before = targets, taken, before
         self._incoming: dict[str, _Incoming] = {}
         self._outgoing: dict[tuple[str, PeerLink], _Outgoing] = {}
 
     # --- from the driver, along the chain
 
     def expect(self, message: ExpectCache) -> Result:
-        """Make room for what others will send.
+        """Make room for what others will send, and get it if stages of the plan before have it.
 
         Raises:
-            PotluckError: there is no room, or the session has other tokens.
+            PotluckError: there is no room, the session has other tokens, or nobody has the cache.
         """
         self.drop(message.session)
+        before = None if message.before is None else self._stage_before(message.before)
         session = SessionId(message.session)
         rows = self._stage.expect_rows(session, message.position, message.end, epoch=message.epoch)
         layers = set(self._stage.weights.layers)
-        self._incoming[message.transfer] = _Incoming(
-            message.transfer, message.session, rows, layers
-        )
+        transfer = _Incoming(message.transfer, message.session, rows, layers)
+        self._incoming[message.transfer] = transfer
+        if before is not None:
+            self._fetch(transfer, before)
         return Result(
             epoch=message.epoch,
             session=message.session,
             step=message.step,
             position=message.position,
         )
+
+    def _stage_before(self, epoch: int) -> StageBefore:
+        before = self._before
+        if before is None or before.epoch != epoch or not before.covers(self._stage.weights.layers):
+            raise InvalidStepError("What this stage had of the plan before cannot be had any more.")
+        return before
+
+    def _fetch(self, transfer: _Incoming, before: StageBefore) -> None:
+        """Copy what this process has of a cache, and ask other stages for the rest."""
+        session, end = SessionId(transfer.session), transfer.rows.end
+        if (left := before.left) is not None:
+            own = sorted(transfer.missing.intersection(left.layers))
+            try:
+                if own:
+                    rows = left.rows(session, range(own[0], own[-1] + 1), end)
+                    while (piece := rows.next()) is not None:
+                        transfer.rows.write(piece.layer, piece.first, piece.tensor, piece.data)
+                if len(own) == len(left.layers):  # no other stage wants any of it
+                    left.drop(session)
+            except Exception as error:  # noqa: BLE001 - also torch's own
+                self._break(transfer, _why(error))
+                return
+            transfer.missing.difference_update(own)
+        for link, layers in before.sources:
+            transfer.nbytes[link] = 0  # its end is the end of this transfer
+            fetch = FetchCache(
+                epoch=before.epoch,
+                session=transfer.session,
+                transfer=transfer.name,
+                layers=(layers.start, layers.stop),
+                end=end,
+            )
+            self._say(link, fetch)
 
     def take(self, message: TakeCache) -> None:
         """Answer when everything is here, or if it will not be."""
@@ -133,7 +199,8 @@ class Transfers:
                 message.end,
                 epoch=message.epoch,
             )
-            self._outgoing[message.transfer, target.link] = _Outgoing(message.session, target, rows)
+            outgoing = _Outgoing(message.session, target.link, target.layers, rows)
+            self._outgoing[message.transfer, target.link] = outgoing
         self.go_on(message.session)
 
     def go_on(self, session: str) -> None:
@@ -154,11 +221,21 @@ class Transfers:
                 del self._outgoing[name, link]
                 self._say(link, CacheGivenUp(epoch=self._epoch, transfer=name, message="It ended."))
 
+    def forget_before(self) -> None:
+        """Give back what was not taken over from the plan before."""
+        if (before := self._before) is not None:
+            if before.left is not None:
+                before.left.clear()
+            before.close()
+            self._before = None
+
     # --- from other stages
 
     def receive(self, link: PeerLink, message: Message, payload: memoryview) -> None:
         """Handle a message of a stage at the other end of a transfer."""
         match message:
+            case FetchCache():
+                self._give(link, message)
             case CacheRows():
                 self._write(link, message, payload)
             case CacheSent():
@@ -188,6 +265,30 @@ class Transfers:
         for transfer in list(self._incoming.values()):
             if transfer.missing and link in transfer.nbytes:
                 self._break(transfer, f"The connection with {link.peer.name} has ended.")
+
+    def _give(self, link: PeerLink, message: FetchCache) -> None:
+        """Send a stage of the next plan what is here of a session."""
+        layers = range(*message.layers)
+        try:
+            rows = self._left_of(message.epoch).rows(
+                SessionId(message.session), layers, message.end
+            )
+        except Exception as error:  # noqa: BLE001 - also torch's own
+            told = _why(error)
+            given_up = CacheGivenUp(epoch=self._epoch, transfer=message.transfer, message=told)
+            self._say(link, given_up)
+            return
+        outgoing = _Outgoing(message.session, link, layers, rows)
+        self._outgoing[message.transfer, link] = outgoing
+        self._send(message.transfer, outgoing)
+
+    def _left_of(self, epoch: int) -> LeftSessions:
+        """What is here of a plan: the one in force, or the one before."""
+        if epoch == self._epoch:
+            return self._stage.left(is_in_force=True)
+        if self._before is None or self._before.epoch != epoch or self._before.left is None:
+            raise StaleEpochError("Nothing is left of that plan here.")
+        return self._before.left
 
     def _write(self, link: PeerLink, message: CacheRows, payload: memoryview) -> None:
         transfer = self._incoming.get(message.transfer)
@@ -229,7 +330,7 @@ class Transfers:
 
     def _send(self, name: str, outgoing: _Outgoing) -> None:
         """Send rows, as many as the other stage takes now."""
-        link, layers = outgoing.target
+        link, layers = outgoing.link, outgoing.layers
         try:
             while outgoing.sent - outgoing.written < UNWRITTEN:
                 if (piece := outgoing.rows.next()) is None:

@@ -1,0 +1,172 @@
+"""Conversations go on with another plan without computing anything again: its stages get their caches from those before.
+
+What does not come (a stage before is lost, has other tokens, or takes too long) is computed again, like a prompt. No
+answer ever goes on with a part of it.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from potluck.cluster.driver.conversation import Coming, Conversation
+from potluck.cluster.driver.moving import expect, take
+from potluck.cluster.driver.pipeline import Pipeline
+from potluck.errors import PotluckError
+from potluck.wire.cache_messages import ForgetBefore
+
+logger = logging.getLogger(__name__)
+
+BRING_S = 15.0  # for all conversations together; a computer that leaves waits for half a minute
+
+
+@dataclass(slots=True)
+class Brought:
+    """What has become of the conversations that had caches."""
+
+    conversations: int = 0  # whose caches came
+    tokens: int = 0  # of these
+    again: int = 0  # conversations that are computed again
+
+    @property
+    def told(self) -> str:
+        """A sentence for people; empty: there was no conversation."""
+        if self.again:
+            return "What was computed of a conversation could not be moved. It is computed again."
+        if self.conversations:
+            return (
+                "What was computed of the conversation has moved along. Nothing is computed again."
+            )
+        return ""
+
+
+class Bringing:
+    """Has the stages of a pipeline get the caches of conversations from those of the pipeline before.
+
+    Conversations that nobody uses belong to the new pipeline as soon as this is made, and wait for their caches
+    (`Conversation.coming`). One that is being answered may still have tokens that its reader has not taken: it comes by
+    itself (`enter`).
+
+    Args:
+        conversations: all that are known.
+        before: the pipeline before, which has ended.
+        pipeline: the one that has taken its place.
+        room: how many tokens all of them together may have: a stage may have memory for no more.
+        limit_s: how long all of them may take together.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        conversations: Iterable[Conversation],
+        before: Pipeline,
+        pipeline: Pipeline,
+        *,
+        room: int,
+        limit_s: float = BRING_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._epoch, self._pipeline = before.epoch, pipeline
+        self._context = self._room = room
+        self._end, self._clock = clock() + limit_s, clock
+        self._brought = Brought()
+        found = [one for one in conversations if one.pipeline is before]
+        self._answering = {one for one in found if one.turn is not None}
+        self._came = asyncio.Event()  # one of these
+        for one in self._answering:
+            self._room -= one.cached
+        idle = [one for one in found if one.turn is None and one.cached]
+        idle.sort(key=lambda one: one.last_used, reverse=True)
+        self._idle = [(one, self._begin(one, one.cached, self._room)) for one in idle]
+
+    def waits_for(self, conversation: Conversation, pipeline: Pipeline) -> bool:
+        """Whether a conversation that is being answered is to `enter` this pipeline."""
+        return conversation in self._answering and pipeline is self._pipeline
+
+    async def enter(self, conversation: Conversation) -> None:
+        """Have one that is being answered go on with the new pipeline, with its caches if they come."""
+        try:
+            coming = self._begin(conversation, conversation.arrived, self._context)
+            await self._settle(conversation, coming)
+        finally:
+            self.forget(conversation)
+
+    def forget(self, conversation: Conversation) -> None:
+        """Wait no longer for one that was being answered."""
+        self._answering.discard(conversation)
+        self._came.set()
+
+    async def run(self) -> Brought:
+        """Bring all, those used last first; then those of the plan before are of no use any more."""
+        try:
+            for conversation, coming in self._idle:
+                await self._settle(conversation, coming)
+            async with asyncio.timeout(self._left_s):
+                while self._answering and self._pipeline.broken is None:
+                    self._came.clear()
+                    await self._came.wait()
+        except TimeoutError:
+            logger.warning("an answer did not go on in time: its tokens are computed again")
+            self._brought.again += len(self._answering)
+        finally:
+            self._answering.clear()
+            for conversation, coming in self._idle:
+                if coming is not None and conversation.coming is coming:
+                    conversation.coming = None
+                    coming.settled.set()
+            self._pipeline.tell(ForgetBefore(epoch=self._pipeline.epoch))
+        return self._brought
+
+    @property
+    def _left_s(self) -> float:
+        return max(0.0, self._end - self._clock())
+
+    def _begin(self, conversation: Conversation, tokens: int, room: int) -> Coming | None:
+        """Have a conversation go on with the new pipeline. None: it has, or gets, no caches."""
+        has_room = tokens < room
+        fits = self._pipeline.stretches.at(tokens + 1) == conversation.stretch
+        conversation.enter(self._pipeline, self._context)
+        if not tokens:
+            return None
+        if not has_room or not fits:
+            self._brought.again += 1
+            return None
+        if conversation not in self._answering:
+            self._room -= tokens
+        conversation.coming = Coming(tokens)
+        return conversation.coming
+
+    async def _settle(self, conversation: Conversation, coming: Coming | None) -> None:
+        """Bring one conversation; if that fails, it begins with empty caches."""
+        if coming is None:
+            return
+        try:
+            if await self._bring(conversation, coming):
+                self._brought.conversations += 1
+                self._brought.tokens += coming.tokens
+            else:
+                self._brought.again += 1
+        finally:
+            if conversation.coming is coming:
+                conversation.coming = None
+            coming.settled.set()
+
+    async def _bring(self, conversation: Conversation, coming: Coming) -> bool:
+        transfer, tokens, position = secrets.token_hex(16), coming.tokens, 0
+        try:
+            async with asyncio.timeout(self._left_s):
+                await expect(conversation, transfer, tokens, before=self._epoch)
+                position = await take(conversation, transfer, tokens)
+        except TimeoutError:
+            logger.warning("the caches of a conversation did not come in time tokens=%d", tokens)
+        except PotluckError as error:
+            logger.warning("the caches of a conversation do not come: %s", error)
+        if conversation.coming is not coming or self._pipeline.broken is not None:
+            return False  # it is not wanted any more
+        if position == tokens:
+            conversation.has_come(tokens)
+        else:
+            conversation.open()  # a stage may have all of it, and another one nothing
+        return position == tokens

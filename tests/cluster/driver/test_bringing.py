@@ -1,0 +1,180 @@
+"""When plans change, conversations take their caches along, or are computed again."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from chain_answers import answer, attached, expected
+from fake_chain import FakeChain
+from fake_cluster import run, until
+
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.pipeline import Pipeline
+from potluck.errors import PeerLostError
+
+PROMPT = list(range(100))
+OTHER = list(range(200, 280))
+
+
+def next_chain(before: FakeChain) -> FakeChain:
+    """A chain that takes over what another one has cached."""
+    chain = FakeChain()
+    chain.reader = before
+    return chain
+
+
+class Home:
+    """A generator, and chains of one plan after the other."""
+
+    def __init__(self) -> None:
+        self.generator = Generator(recover=self._recover)
+        self.chain = FakeChain()
+        self.is_changed = asyncio.Event()
+
+    async def _recover(self) -> None:
+        await self.is_changed.wait()
+
+    @asynccontextmanager
+    async def first(self) -> AsyncGenerator[Pipeline, None]:
+        async with attached(self.generator, self.chain, context=400, room=400) as pipeline:
+            yield pipeline
+
+    @asynccontextmanager
+    async def second(
+        self, first: Pipeline, chain: FakeChain, *, room: int = 400
+    ) -> AsyncGenerator[Pipeline, None]:
+        """The next plan; the first one's steps have ended."""
+        await first.drain(5.0)
+        first.shut()
+        async with attached(self.generator, chain, epoch=2, context=400, room=room) as pipeline:
+            yield pipeline
+
+
+def computed(chain: FakeChain) -> int:
+    """How many tokens the chain has computed."""
+    return sum(forward.tensor.shape[0] for forward in chain.forwards)
+
+
+def test_an_answer_under_way_and_one_that_is_over_go_on_and_nothing_is_computed_again() -> None:
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            over = await answer(home.generator, OTHER, 3)
+            answering = asyncio.create_task(answer(home.generator, PROMPT, 50))
+            await until(lambda: len(home.chain.forwards) > 20)
+            chain = next_chain(home.chain)
+            async with home.second(first, chain) as second:
+                bringing = home.generator.bring(first, second)
+                home.is_changed.set()
+                brought = await bringing.run()
+                assert (brought.conversations, brought.again) == (2, 0)
+                assert brought.told.endswith("Nothing is computed again.")
+                assert await answering == expected(PROMPT, 50)
+                assert computed(home.chain) + computed(chain) == 100 + 49 + 80 + 2
+                assert {each.before for each in chain.expected} == {1}
+                assert chain.forgets == 1
+
+                following = [*OTHER, *over, 7]
+                so_far = computed(chain)
+                assert await answer(home.generator, following, 3) == expected(following, 3)
+                assert (
+                    computed(chain) - so_far == 2 + 2
+                )  # the last token of the answer, and the new one
+
+    run(main())
+
+
+@pytest.mark.parametrize("moved", [0, 60], ids=["nothing", "a part"])
+def test_what_does_not_come_whole_is_computed_again(moved: int) -> None:
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            over = await answer(home.generator, PROMPT, 3)
+            chain = next_chain(home.chain)
+            chain.moved = moved
+            async with home.second(first, chain) as second:
+                brought = await home.generator.bring(first, second).run()
+                assert (brought.conversations, brought.again) == (0, 1)
+                assert brought.told.endswith("It is computed again.")
+                following = [*PROMPT, *over, 7]
+                assert await answer(home.generator, following, 3) == expected(following, 3)
+                assert computed(chain) == len(following) + 2
+
+    run(main())
+
+
+def test_who_asks_meanwhile_waits_for_the_caches_and_no_longer_than_they_may_take() -> None:
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            over = await answer(home.generator, PROMPT, 3)
+            chain = next_chain(home.chain)
+            chain.never_takes = True
+            async with home.second(first, chain) as second:
+                bringing = home.generator.bring(first, second)
+                bringing._end = bringing._clock() + 0.05
+                following = [*PROMPT, *over, 7]
+                asking = asyncio.create_task(answer(home.generator, following, 3))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert not chain.forwards
+                assert (await bringing.run()).again == 1
+                assert await asking == expected(following, 3)
+
+    run(main())
+
+
+def test_no_more_is_brought_than_one_conversation_may_have() -> None:
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            await answer(home.generator, OTHER, 3)
+            await answer(home.generator, PROMPT, 3)  # the last one used
+            chain = next_chain(home.chain)
+            async with home.second(first, chain, room=150) as second:
+                brought = await home.generator.bring(first, second).run()
+                assert (brought.conversations, brought.tokens, brought.again) == (1, 102, 1)
+
+    run(main())
+
+
+def test_when_the_new_plan_breaks_too_the_answer_goes_on_with_a_third_one() -> None:
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            answering = asyncio.create_task(answer(home.generator, PROMPT, 30))
+            await until(lambda: len(home.chain.forwards) > 10)
+            chain, third = next_chain(home.chain), FakeChain()
+            chain.never_takes = True
+            async with home.second(first, chain) as second:
+                running = asyncio.create_task(home.generator.bring(first, second).run())
+                home.is_changed.set()
+                await until(lambda: chain.expected)
+                home.is_changed.clear()
+                second.fail(PeerLostError("Laptop is gone."))
+                assert (await running).conversations == 0
+                async with attached(home.generator, third, epoch=3, context=400, room=400):
+                    home.is_changed.set()
+                    assert await answering == expected(PROMPT, 30)
+
+    run(main())
+
+
+def test_steps_that_were_not_sent_when_a_plan_ends_are_not_sent_any_more() -> None:
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            answering = asyncio.create_task(answer(home.generator, PROMPT, 50))
+            await until(lambda: len(home.chain.forwards) > 10)
+            await first.drain(5.0)
+            sent, cached = len(home.chain.forwards), len(next(iter(home.chain.caches.values())))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert len(home.chain.forwards) == sent
+            (conversation,) = home.generator._conversations
+            assert conversation.arrived == cached
+            answering.cancel()
+            await asyncio.wait([answering])
+
+    run(main())

@@ -1,0 +1,167 @@
+"""A stage takes a conversation over from the stages of the plan before: all of it, or nothing."""
+
+from typing import Any, cast
+
+import pytest
+import torch
+from tiny_models import SESSION, Reference, make_model
+from transfer_wire import NOTHING, UnderWay, Wire
+
+from potluck.cluster.stage.transfers import CacheTarget, StageBefore, Transfers
+from potluck.engine.caches.left_sessions import LeftSessions
+from potluck.engine.stage import Stage
+from potluck.errors import InvalidStepError, PotluckError
+from potluck.wire.cache_messages import (
+    CacheGivenUp,
+    CacheRows,
+    ExpectCache,
+    FetchCache,
+    TakeCache,
+)
+
+END = 40
+EXPECT = ExpectCache(epoch=2, session=SESSION, step=1, transfer="t", position=0, end=END, before=1)
+TAKE = TakeCache(epoch=2, session=SESSION, step=2, transfer="t", position=END)
+CUT = 2  # the layers before it were in the process of the new stage
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return make_model("llama", tmp_path_factory.mktemp("model"))
+
+
+class Change(UnderWay):
+    """Two stages of a plan, and the one that has all layers in the next plan, in the process of the first one."""
+
+    def __init__(self, reference: Reference, *, computed: int = END, here: int = END) -> None:
+        super().__init__()
+        layers = reference.config.num_layers
+        self.ids = reference.prompt(END + 1)
+        self.whole = reference.stage(head=False)  # where nothing has changed
+        first, self.second = (
+            reference.stage(0, CUT),
+            reference.stage(CUT, layers, head=False, embedding=False),
+        )
+        for stage in (self.whole, first, self.second):
+            stage.open(SESSION, epoch=1)
+        self._compute(self.whole, self.ids, END)
+        hidden = self._compute(first, self.ids, max(computed, here))
+        self._compute(self.second, hidden, computed)
+        self.stage = reference.stage(head=False, epoch=2)
+        self.stage.open(SESSION, epoch=2)
+        here_link, self.there = Wire(self), Wire(self)
+        here_link.other, self.there.other = self.there, here_link
+        self.link = here_link
+        self.left: LeftSessions = first.left(is_in_force=False)
+        source = CacheTarget(cast("Any", here_link), range(CUT, layers))
+        before = StageBefore(1, self.left, [source])
+        self.taken: list[int] = []
+        self.receiver = Transfers(
+            self.stage, 2, [], lambda message: self.taken.append(message.position), before
+        )
+        self.sender = Transfers(self.second, 1, [], lambda _: None)
+        here_link.receive, self.there.receive = self.receiver.receive, self.sender.receive
+
+    @staticmethod
+    def _compute(stage: Stage, inputs: torch.Tensor, end: int) -> torch.Tensor:
+        output = stage.forward(SESSION, inputs[:end], epoch=1, step=1, position=0)
+        assert output.hidden is not None
+        return output.hidden.tensor
+
+    def last_token(self, stage: Stage, epoch: int) -> torch.Tensor:
+        output = stage.forward(SESSION, self.ids[END:], epoch=epoch, step=9, position=END)
+        assert output.hidden is not None
+        return output.hidden.tensor
+
+
+def test_the_layers_of_this_process_and_those_of_another_one_have_the_bits_that_they_had(
+    llama: Reference,
+) -> None:
+    change = Change(llama)
+    change.receiver.expect(EXPECT)
+    assert change.left.nbytes == 0  # no other stage wants any of it
+    change.receiver.take(TAKE)
+    assert not change.taken
+    assert change.pass_on()[0] == FetchCache
+
+    assert change.taken == [END]
+    assert torch.equal(change.last_token(change.stage, 2), change.last_token(change.whole, 1))
+
+
+@pytest.mark.parametrize("passed", [0, 1, 3])
+def test_when_the_stage_before_is_lost_nothing_of_it_counts(llama: Reference, passed: int) -> None:
+    change = Change(llama)
+    change.receiver.expect(EXPECT)
+    change.receiver.take(TAKE)
+    assert len(change.pass_on(passed)) == passed
+    change.receiver.lost(cast("Any", change.link))
+    assert change.taken == [0]
+    change.pass_on()  # what was under way comes all the same
+    assert change.taken == [0]
+    assert change.stage.position(SESSION) == 0
+
+
+def test_when_the_new_stage_is_lost_the_one_before_sends_no_more(llama: Reference) -> None:
+    change = Change(llama)
+    change.receiver.expect(EXPECT)
+    change.pass_on(1)
+    assert any(isinstance(message, CacheRows) for _, message, _ in change.under_way)
+    change.under_way.clear()
+    change.sender.lost(cast("Any", change.there))
+    change.sender.go_on(SESSION)
+    assert not change.under_way
+
+
+def test_a_stage_that_was_further_ahead_goes_back_if_it_is_out_of_force(llama: Reference) -> None:
+    change = Change(llama, here=END + 1)
+    change.receiver.expect(EXPECT)
+    change.receiver.take(TAKE)
+    change.pass_on()
+    assert change.taken == [END]
+    assert torch.equal(change.last_token(change.stage, 2), change.last_token(change.whole, 1))
+
+
+@pytest.mark.parametrize("computed", [END - 1, END + 1])
+def test_a_stage_with_other_tokens_gives_none(llama: Reference, computed: int) -> None:
+    change = Change(llama, computed=computed)
+    change.receiver.expect(EXPECT)
+    change.receiver.take(TAKE)
+    assert change.pass_on() == [FetchCache, CacheGivenUp]
+    assert change.taken == [0]
+    assert change.second.position(SESSION) == computed  # its driver may still use it
+
+
+def test_what_nobody_has_is_refused_before_there_is_room_for_it(llama: Reference) -> None:
+    change = Change(llama)
+    unknown = ExpectCache(
+        epoch=2, session=SESSION, step=1, transfer="t", position=0, end=END, before=7
+    )
+    with pytest.raises(InvalidStepError, match="cannot be had"):
+        change.receiver.expect(unknown)
+    change.receiver.forget_before()
+    assert change.left.nbytes == 0
+    with pytest.raises(InvalidStepError, match="cannot be had"):
+        change.receiver.expect(EXPECT)
+    change.receiver.take(TAKE)
+    assert change.taken == [0]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "session"), [(1, "another"), (5, SESSION)], ids=["session", "plan"]
+)
+def test_who_asks_for_what_is_not_there_is_told(llama: Reference, epoch: int, session: str) -> None:
+    change = Change(llama)
+    fetch = FetchCache(epoch=epoch, session=session, transfer="x", layers=(0, 1 << 40), end=END)
+    change.sender.receive(cast("Any", change.there), fetch, NOTHING)
+    assert [type(message) for message in change.there.sent] == [CacheGivenUp]
+
+
+def test_nothing_is_read_of_what_was_given_back(llama: Reference) -> None:
+    change = Change(llama)
+    rows = change.left.rows(SESSION, range(CUT), END)
+    assert rows.next() is not None
+    change.left.clear()
+    with pytest.raises(PotluckError):
+        rows.next()
+    with pytest.raises(PotluckError, match="Nothing is left"):
+        change.left.rows(SESSION, range(CUT), END)
