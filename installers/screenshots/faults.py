@@ -1,8 +1,8 @@
-"""What is wrong in a picture and can be measured: text that is cut, and widgets that stick out."""
+"""What is wrong in a picture and can be measured: text that is cut, widgets that stick out, a button unlike those beside it."""
 
 from collections.abc import Iterator
 
-from PySide6.QtCore import QRect
+from PySide6.QtCore import QRect, Qt
 from PySide6.QtWidgets import (
     QAbstractButton,
     QLabel,
@@ -16,7 +16,7 @@ _NEAR = 1  # pixels that rounding costs
 
 
 def faults(shown: QWidget) -> list[str]:
-    """Return what is cut or sticks out in a window, dialog or menu, each as one line."""
+    """Return what is wrong in a window, dialog or menu, each as one line."""
     found: list[str] = []
     for widget in shown.findChildren(QWidget):
         if widget.isVisibleTo(shown) and not widget.visibleRegion().isEmpty():
@@ -39,6 +39,21 @@ def _faults(widget: QWidget) -> Iterator[str]:
         inner = widget.widget()
         if inner is not None and inner.width() > widget.viewport().width():
             yield "is wider than its place"
+    if isinstance(widget, QPushButton) and parent is not None and _has_icon(widget):
+        for other in parent.findChildren(
+            QPushButton, options=Qt.FindChildOption.FindDirectChildrenOnly
+        ):
+            if other.isVisible() and _is_beside(widget, other) and not _has_icon(other):
+                yield f"has an icon, and {other.text()!r} beside it has none"
+
+
+def _has_icon(button: QPushButton) -> bool:
+    return not button.icon().isNull()
+
+
+def _is_beside(one: QWidget, other: QWidget) -> bool:
+    """Return whether two widgets of one parent stand in one row."""
+    return one.y() < other.y() + other.height() and other.y() < one.y() + one.height()
 
 
 def _may_be_cut(widget: QWidget) -> bool:

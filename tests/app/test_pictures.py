@@ -5,7 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from PySide6.QtGui import QImage
+from PySide6.QtGui import QIcon, QImage, QPixmap
+from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
+from pytestqt.qtbot import QtBot
+from screenshots.faults import faults
 from screenshots.scenes import SCENES
 
 HANG_S = 600  # ends a hang: all pictures take a minute, and some minutes on a busy machine
@@ -56,6 +59,9 @@ def test_every_screen_is_drawn_and_pages_in_both_themes(
     result = take(tmp_path, *words)
 
     assert result.returncode == 0, result.stderr
+    assert (
+        result.stdout.splitlines()[:-1] == []
+    )  # what is cut, sticks out or is unlike those beside it
     sheets = {path.stem for path in tmp_path.glob("sheet-*.png")}
     assert {f"sheet-{theme}-100-1180-1", f"sheet-{theme}-100-others-1"} <= sheets
     for scene in scenes:
@@ -65,6 +71,20 @@ def test_every_screen_is_drawn_and_pages_in_both_themes(
         assert corner > 200 if theme == "light" else corner < 60, scene
         places = range(0, min(picture.width(), picture.height()), 4)
         assert len({picture.pixel(x, y) for x in places for y in places}) > 20, scene
+
+
+def test_a_button_with_an_icon_beside_one_without_is_named(qtbot: QtBot) -> None:
+    row, pixmap = QWidget(), QPixmap(16, 16)
+    qtbot.addWidget(row)
+    layout = QHBoxLayout(row)
+    for button in (QPushButton(QIcon(pixmap), "Add"), QPushButton("Cancel"), QPushButton("Help")):
+        layout.addWidget(button)
+    row.show()
+
+    assert faults(row) == [
+        "Add: has an icon, and 'Cancel' beside it has none",
+        "Add: has an icon, and 'Help' beside it has none",
+    ]
 
 
 def test_each_width_and_scale_has_a_picture_of_its_size(tmp_path: Path) -> None:
