@@ -1,5 +1,6 @@
 """The part of the Settings page about newer versions of Potluck: one sentence, and one thing to do."""
 
+import time
 from collections.abc import Callable
 from typing import Literal
 
@@ -25,6 +26,8 @@ from potluck_app.views.widgets.dialogs import Dialog
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described
 
+_BEGUN_S = 15.0  # a node that was asked for another version has begun by then
+
 
 class UpdateCard(Described, QFrame):
     """What is known of a newer version. Nothing is looked for before a click, or before the box is ticked.
@@ -45,8 +48,9 @@ class UpdateCard(Described, QFrame):
         super().__init__()
         self.setProperty("card", "true")
         self._backend, self._phase, self._offered = backend, "", ""
+        self._was_working = False
         self._on_open_again = on_open_again
-        self._awaited = False  # another version was asked for here
+        self._awaited: float | None = None  # when another version was asked for here, monotonic
         self.text = label("", "body2", wrap=True, name="update-text")
         self.others = label("", "meta", wrap=True, name="update-others")
         self.meter = Meter(theme, "Progress of the update")
@@ -62,7 +66,7 @@ class UpdateCard(Described, QFrame):
             lambda: self._change_version("install"),
             kind="primary",
         )
-        self.stop = button("Stop", "update-stop", lambda: self._send(UpdateRequest(action="stop")))
+        self.stop = button("Stop", "update-stop", self._stop)
         self.back = button(
             "Back to the version before",
             "update-back",
@@ -103,9 +107,11 @@ class UpdateCard(Described, QFrame):
         is_old = state.node.version != __version__
         self._let_copy(is_command=update.phase in ("fetched", "manual"))
         self.text.setText(self._runs(state) if is_old else _sentence(update))
+        if not is_old and self._has_ended(update):
+            self._awaited = None
         if update.phase != self._phase and self._phase:
             announce(self, self.text.text())
-        self._phase = update.phase
+        self._phase, self._was_working = update.phase, update.is_working
         self.others.setText("\n".join(map(_line, update.computers)))
         self.others.setVisible(bool(update.computers))
         self.meter.setVisible(update.phase == "fetching")
@@ -126,7 +132,7 @@ class UpdateCard(Described, QFrame):
         self.show()
         self._offered = offered(state)
         self._is_seen()
-        if is_old and self._awaited and self.isVisible():
+        if is_old and self._awaited is not None and self.isVisible():
             self._open_again()
 
     def showEvent(self, event: QShowEvent) -> None:
@@ -163,23 +169,35 @@ class UpdateCard(Described, QFrame):
             " page and your chat."
         )
 
+    def _has_ended(self, update: Update) -> bool:
+        """Whether what was asked for here has come to nothing: the node is at rest, and of the same version."""
+        if self._awaited is None or update.is_working:
+            return False
+        return self._was_working or time.monotonic() - self._awaited > _BEGUN_S
+
     def _open_again(self) -> None:
-        self._awaited = False  # once by itself; then the button is there
+        self._awaited = None  # once by itself; then the button is there
         if self._on_open_again is not None:
             self._on_open_again()
 
     def _change_version(self, action: Literal["install", "back"]) -> None:
-        self._awaited = True
+        self._awaited = time.monotonic()
         self._send(UpdateRequest(action=action))
+
+    def _stop(self) -> None:
+        self._awaited = None
+        self._send(UpdateRequest(action="stop"))
 
     def _allow(self, on: bool) -> None:
         self._send(UpdateRequest(allowed=on))
 
     def _send(self, request: UpdateRequest) -> None:
         call = self._backend.call("POST", "/cluster/update", request, Update)
-        call.then(failed=self._on_problem)
+        call.then(failed=lambda problem: self._on_problem(request, problem))
 
-    def _on_problem(self, problem: Problem) -> None:
+    def _on_problem(self, request: UpdateRequest, problem: Problem) -> None:
+        if request.action in ("install", "back"):
+            self._awaited = None
         self.show_state(self._backend.live_state)  # the box is as it was before the click
         self._backend.report(problem)
 

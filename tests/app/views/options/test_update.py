@@ -1,5 +1,7 @@
 """The part of the Settings page about newer versions: nothing happens without a click."""
 
+import time
+
 import msgspec
 import pytest
 from PySide6.QtCore import Qt
@@ -184,6 +186,33 @@ def test_the_window_that_asked_for_another_version_opens_again_by_itself_once(
         card.show_state(saying(UPDATED, version="2.0.0"))
 
     assert opening.opened == 1
+
+
+@pytest.mark.parametrize("end", ["failed", "stopped", "refused", "never begun"])
+def test_an_update_that_came_to_nothing_opens_no_window_later(
+    opening: Opening, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    card = opening.card
+    card.show_state(saying(OFFERED))
+    card.install.click()
+    asked = backend.last("/cluster/update").call
+    if end == "refused":
+        asked.failed.emit(Problem("There is no version before this one."))
+    elif end == "never begun":
+        later = time.monotonic() + 60
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        card.show_state(saying(OFFERED))
+    else:
+        card.show_state(saying(Update(phase="fetching", message="")))
+        if end == "stopped":
+            card.stop.click()
+        else:
+            card.show_state(saying(msgspec.structs.replace(OFFERED, failed=True)))
+
+    card.show_state(saying(UPDATED, version="2.0.0"))  # days later, by the main computer
+
+    assert opening.opened == 0
+    assert "open-again" in shown(card)
 
 
 def test_a_person_who_has_gone_to_another_page_is_not_interrupted(opening: Opening) -> None:
