@@ -4,6 +4,7 @@ from collections.abc import Container
 
 from potluck.api.values.schema import ClusterState
 from potluck_app import wording
+from potluck_app.viewmodels.other_version import to_start_again
 
 
 def going_on(state: ClusterState | None) -> str:
@@ -53,6 +54,23 @@ def offered(state: ClusterState | None) -> str:
     if update is None or update.phase != "offered" or update.failed or update.left:
         return ""
     return update.version
+
+
+def update_button(state: ClusterState) -> str:
+    """Return what the button says that leads to the updates; nothing: this node knows none."""
+    if (update := state.update) is None:
+        return ""
+    if to_start_again(state):
+        return "Another version runs…"
+    if update.is_working:
+        return (
+            "Looking for a newer version…" if update.phase == "looking" else "Potluck is updated…"
+        )
+    if update.failed:
+        return "The update did not work…"
+    if update.phase == "fetched":
+        return "A newer version is here…"
+    return "A newer version is there…" if offered(state) else "Updates…"
 
 
 def update_line(version: str, *, has_settings: bool = True) -> str:

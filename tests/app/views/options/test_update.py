@@ -17,6 +17,7 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels.pace import Pace
 from potluck_app.views.options.update import UpdateCard
 from potluck_app.views.widgets.boxes import vbox
+from potluck_app.views.widgets.dialogs import Confirmation
 
 pytestmark = pytest.mark.qt
 
@@ -138,6 +139,29 @@ def test_a_window_that_is_older_than_the_node_says_what_to_do(card: UpdateCard) 
 
     assert "Close it and open it again." in card.text.text()
     assert shown(card) == {"back", "allowed"}
+
+
+def test_a_node_that_is_older_than_the_window_is_restarted(
+    opening: "Opening", backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    card = opening.card
+    card.show_state(saying(UPDATED, version="0.0.1"))
+
+    assert "the older 0.0.1 still runs" in card.text.text()
+    assert shown(card) == {"restart", "back", "allowed"}
+    qtbot.mouseClick(card.restart, Qt.MouseButton.LeftButton)
+    assert not backend.asked
+    qtbot.mouseClick(card.findChildren(Confirmation)[-1].yes, Qt.MouseButton.LeftButton)
+    assert backend.last("/cluster/shutdown")
+
+
+def test_a_version_is_not_seen_while_the_card_says_something_else(opening: "Opening") -> None:
+    seen: list[str] = []
+    opening.card.seen.connect(seen.append)
+
+    opening.card.show_state(saying(OFFERED, version="1.9.0"))
+
+    assert not seen
 
 
 class Opening:
