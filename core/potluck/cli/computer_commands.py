@@ -172,7 +172,7 @@ def _update(add: Add) -> None:
         "nothing is answered. Exit status 1: that failed, or Potluck cannot be updated from here.",
         "potluck update check",
         "potluck update install",
-        "potluck update --automatic on     (look each day, and follow the main computer)",
+        "potluck update --automatic on     (once a day, and when the main computer does)",
     )
     steps = ("check", "install", "stop", "back", "status")
     update.add_argument("action", nargs="?", choices=steps, default="status", help="(%(default)s)")
