@@ -117,7 +117,7 @@ SAID += (
     "Mac is left out: it helps Attic just now. Laptop is left out: it runs on its battery.",
     "The computer cannot be reached at 10.0.0.5: no Potluck answers there; 10.0.0.6: nothing answers there in"
     " time. Is it switched on, in the same network, and does its firewall let Potluck in?",
-    "Mac: One layer of this model has 1.2 GB, and this computer lends 512.0 MB. It cannot take part with this"
+    "Mac: One layer of this model has 1.2 GB, and this computer lends 512 MB. It cannot take part with this"
     " model.",
     "Mac: The compute process cannot be started: the memory is full. Restart Potluck; its log would be /log.",
     "config.json says hidden_size = 0, but it must be a whole number from 1 to 65536. The file is damaged or not"

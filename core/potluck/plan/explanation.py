@@ -213,7 +213,7 @@ def _why_apart(decision: Decision) -> list[str]:
     )
     if token[0] < token[1] and chunk[0] > chunk[1]:
         why = (
-            f"a layer would take them {_ms(chunk[0])} for {decision.chunk_tokens} tokens of a prompt, and"
+            f"a layer would take them {_ms(chunk[0])} for {decision.chunk_tokens:,} tokens of a prompt, and"
             f" {decision.names[slowest]} alone {_ms(chunk[1])}"
         )
     return [f"{names} do not compute layers together: {why}."]
