@@ -56,8 +56,13 @@ def offered(state: ClusterState | None) -> str:
     return update.version
 
 
-def update_button(state: ClusterState) -> str:
-    """Return what the button says that leads to the updates; nothing: this node knows none."""
+def update_button(state: ClusterState, *, has_room: bool = True) -> str:
+    """Return what the button says that leads to the updates; nothing: there is none.
+
+    Args:
+        state: what the node says.
+        has_room: whether it is also there while there is nothing to say of them.
+    """
     if (update := state.update) is None:
         return ""
     if to_start_again(state):
@@ -70,7 +75,9 @@ def update_button(state: ClusterState) -> str:
         return "The update did not work…"
     if update.phase == "fetched":
         return "A newer version is here…"
-    return "A newer version is there…" if offered(state) else "Updates…"
+    if offered(state):
+        return "A newer version is there…"
+    return "Updates…" if has_room or update.left or update.before else ""
 
 
 def update_line(version: str, *, has_settings: bool = True) -> str:

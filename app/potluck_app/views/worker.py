@@ -173,8 +173,7 @@ class WorkerWindow(QWidget):
             6,
             self.text,
             10,
-            (self.doctor, 0, center),
-            (self.update_button, 0, center),
+            vbox((self.doctor, 0, center), (self.update_button, 0, center), spacing=6),
             self._meter,
             (None, 2),
             self.request,
@@ -232,8 +231,8 @@ class WorkerWindow(QWidget):
             self.request.show_pairing(requests[0] if requests else None)
             self._choices.setVisible(not requests)  # one question at a time
             waits = not (state.node.lent_to or state.node.paused or state.node.withheld or requests)
-            self._show_update(state)
             self.doctor.setVisible(waits and self._engine.isHidden())  # one thing after the other
+            self._show_update(state)
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
@@ -272,7 +271,7 @@ class WorkerWindow(QWidget):
 
     def _show_update(self, state: ClusterState) -> None:
         """Say what there is about newer versions: this window has no settings that would."""
-        text = update_button(state)
+        text = update_button(state, has_room=self.doctor.isHidden())
         self.update_button.setText(text)
         self.update_button.setVisible(bool(text))
 

@@ -349,8 +349,26 @@ def test_a_newer_version_is_installed_from_the_window_of_a_helper_too(
 def test_a_helper_always_has_a_way_to_the_updates_which_says_how_they_are(
     worker: WorkerWindow, backend: ScriptedBackend, update: Update, text: str
 ) -> None:
-    node = msgspec.structs.replace(lent().node, version=__version__)
-    backend.say(msgspec.structs.replace(lent(), node=node, update=update))
+    state = lent(lent_to=("Den",))
+    node = msgspec.structs.replace(state.node, version=__version__)
+    backend.say(msgspec.structs.replace(state, node=node, update=update))
 
     assert worker.update_button.isVisible()
     assert worker.update_button.text() == text
+
+
+def test_a_helper_that_is_not_found_is_first_told_why(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    node = msgspec.structs.replace(lent().node, version=__version__)
+    quiet = Update(phase="quiet", message="None.")
+    backend.say(msgspec.structs.replace(lent(), node=node, update=quiet))
+
+    assert worker.doctor.isVisible()
+    assert not worker.update_button.isVisible()  # there is no room for what says nothing
+    backend.say(
+        msgspec.structs.replace(
+            lent(), node=node, update=msgspec.structs.replace(quiet, before="0.0.1")
+        )
+    )
+    assert worker.update_button.isVisible()
