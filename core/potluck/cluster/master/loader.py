@@ -147,6 +147,11 @@ class Loader:
         return self.deployment is not None and generator is not None and generator.is_idle
 
     @property
+    def is_answering(self) -> bool:
+        """Whether an answer is under way."""
+        return self._generator is not None and not self._generator.is_idle
+
+    @property
     def culprit(self) -> NodeId | None:
         """The computer whose error ended the deployment; None: there is none."""
         return self.deployment.culprit if self.deployment is not None else None
@@ -202,7 +207,9 @@ class Loader:
 
     async def _planned_beside(self, request: PlanRequest, action: MakePlan) -> Planned:
         try:
-            return await self._planner.plan(request, settle=False, near=self._planned)
+            return await self._planner.plan(
+                request, settle=False, near=self._planned, is_answering=self.is_answering
+            )
         except (PlanError, OutOfMemoryError):
             if action.is_handover:
                 for computer in self._computers.leaving():
@@ -215,7 +222,9 @@ class Loader:
         layers = tuple((f"{s.name}/{s.device}", len(s.layers)) for s in stages)
         try:
             planned = await self._planner.plan(
-                msgspec.structs.replace(request, layers=layers), settle=False
+                msgspec.structs.replace(request, layers=layers),
+                settle=False,
+                is_answering=self.is_answering,
             )
         except PotluckError as error:
             logger.info("the plan in force is taken as it was: %s", error)
@@ -236,6 +245,7 @@ class Loader:
             avoid=action.avoid,
             near=self._planned,
             enter=self._enter,
+            is_answering=self.is_answering,
         )
         logger.info(
             "plan made s=%.2f recovery=%s stages=%s",
