@@ -1,4 +1,4 @@
-"""The sums of two computers that may compute layers together: measured where that may pay, and kept as links are.
+"""The sums of the processors of two computers that may compute layers together: measured where that may pay, and kept as links are.
 
 Their stage processes sum as ranks do (`cluster/stage/sum_times.py`). What a sum takes is more than its link says: both
 ends have just read weights, and a part is encrypted and decrypted.
