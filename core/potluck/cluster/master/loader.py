@@ -31,6 +31,7 @@ from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retire
 from potluck.errors import OutOfMemoryError, PeerLostError, PlanError, PotluckError
 from potluck.ids import NodeId
 from potluck.plan.adoption import is_better
+from potluck.plan.byhand import by_hand
 from potluck.plan.stages import Plan
 from potluck.store.registry import model_name
 
@@ -218,11 +219,9 @@ class Loader:
 
     async def _as_measured_now(self, request: PlanRequest, running: Planned) -> Plan:
         """The plan in force, with the speed that it has by today's measurements."""
-        stages = running.plan.stages
-        layers = tuple((f"{s.name}/{s.device}", len(s.layers)) for s in stages)
         try:
             planned = await self._planner.plan(
-                msgspec.structs.replace(request, layers=layers),
+                msgspec.structs.replace(request, layers=by_hand(running.plan)),
                 settle=False,
                 is_answering=self.is_answering,
             )
