@@ -45,7 +45,13 @@ class KnownRelease:
             release = read_release(envelope, keys)
         except (OSError, PotluckError):
             return  # nothing was known
+        self._see(release)  # the power may have failed before it was noted, or the disk was full
         self._know(release, envelope)
+
+    def _see(self, release: Release) -> None:
+        if release.issued >= self._seen.issued:
+            issued, expires = release.issued, release.expires
+            self._seen = msgspec.structs.replace(self._seen, issued=issued, expires=expires)
 
     def _know(self, release: Release, envelope: bytes) -> None:
         if is_newer(__version__, release.version):  # it was updated in another way
@@ -90,15 +96,15 @@ class KnownRelease:
             StoreError: it cannot be kept.
         """
         release = self.read(envelope)
-        issued, expires = release.issued, release.expires
-        freshness.check(issued, expires, now=self._clock(), seen=self._seen.issued)
+        freshness.check(release.issued, release.expires, now=self._clock(), seen=self._seen.issued)
         if envelope != self._envelope:
             try:
                 write_atomically(self._folder / "release.json", envelope)
             except OSError as error:
                 raise StoreError(f"Potluck cannot be updated: {reason(error)}.") from error
-            self._remember(msgspec.structs.replace(self._seen, issued=issued, expires=expires))
             self._know(release, envelope)
+        self._see(release)
+        self._remember(self._seen)  # each time: the disk may have had no room the last time
         return release
 
     def listed(self) -> Mapping[Digest, Wheel]:
