@@ -526,11 +526,12 @@ def test_a_computer_follows_its_main_computer_if_its_owner_has_allowed_it(
 
 
 def test_a_main_computer_with_an_older_list_is_told_so_unless_it_names_the_same_version(
-    computer: Computer, archive: Path
+    computer: Computer, archive: Path, tmp_path: Path
 ) -> None:
+    """That one is built anew, say, so the newer list has another package of it: that is installed."""
     old, other = computer.publish(archive), computer.publish(archive, "98.0.0")
     computer.is_allowed = True
-    computer.publish(archive, issued=ISSUED + 1)
+    computer.publish(make_archive(tmp_path / "anew", NEW, code="# anew"), issued=ISSUED + 1)
     keeper = computer.keeper()
     asked(keeper, "check")
 

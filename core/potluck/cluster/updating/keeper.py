@@ -373,8 +373,8 @@ class UpdateKeeper:
             return HEARD
         if failed is not None and failed.version == release.version:
             return why_left(failed)
-        if not self.is_busy:
-            self._begin(self._install(release))
+        if not self.is_busy and (newest := self.known.release) is not None:
+            self._begin(self._install(newest))  # not by an older list: its package may be replaced
         return FOLLOWS
 
     def _believe(self, envelope: bytes) -> str:
