@@ -1,7 +1,9 @@
 """What a node does about newer versions: nothing without consent, and nothing that is not signed."""
 
 import asyncio
+import dataclasses
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
@@ -428,21 +430,95 @@ def test_nobody_is_asked_before_it_is_allowed(
 
 
 def test_a_computer_without_the_internet_says_nothing_of_a_look_that_nobody_asked_for(
-    computer: Computer, monkeypatch: pytest.MonkeyPatch
+    computer: Computer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
     computer.is_allowed = True
     keeper = computer.keeper(installed(computer.root, OWN, index="http://127.0.0.1:9/release.json"))
+    caplog.set_level("INFO")
 
     async def starting() -> None:
         task = asyncio.create_task(keeper.start())
-        await until(lambda: any(state.phase == "looking" for state in computer.states))
+        await until(lambda: "no look for a newer version" in caplog.text)
         await done(keeper)
         task.cancel()
 
     run(starting)
 
     assert (keeper.state.phase, keeper.state.failed) == ("quiet", False)
+    assert computer.states == []
+
+
+def test_a_look_that_nobody_asked_for_gives_way_to_a_person(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
+    computer.publish(archive)
+    computer.is_allowed = True
+    keeper = computer.keeper()
+    go_on, asked_for = threading.Event(), list[str]()
+
+    def newest(index: str) -> bytes:
+        asked_for.append(index)
+        if len(asked_for) == 1:
+            go_on.wait(PATIENCE_S)
+        return computer.server.files["/release.json"]
+
+    keeper._here = dataclasses.replace(keeper._here, newest=newest)
+
+    async def asking() -> Update:
+        task = asyncio.create_task(keeper.start())
+        await until(lambda: bool(asked_for))
+        await keeper.change(UpdateRequest(action="check"))
+        state = await done(keeper)
+        go_on.set()
+        task.cancel()
+        return state
+
+    assert run(asking).phase == "offered"
+    assert len(asked_for) == 2
+
+
+def test_a_look_that_nobody_asked_for_leaves_what_was_said_of_a_version_that_was_left(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
+    computer.publish(archive)
+    asked(computer.keeper(), "install")
+    Versions(computer.root, OWN).go_back("I liked the old one.", by_owner=True)
+    computer.is_allowed, computer.now = True, computer.now + 2 * DAY_S
+    keeper = computer.keeper()
+    before, count = keeper.state, len(computer.server.asked)
+
+    run(lambda: _started(keeper))
+
+    assert before.left
+    assert keeper.state == before
+    assert len(computer.server.asked) == count + 1
+
+
+def test_a_newer_list_that_is_held_back_is_said_once_and_asked_for_once_a_day(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
+    computer.publish(archive, issued=ISSUED + 1)
+    keeper = computer.keeper()
+    asked(keeper, "check")
+    computer.publish(archive)
+    computer.is_allowed, computer.now = True, computer.now + 2 * DAY_S
+    computer.states.clear()
+    computer.server.asked.clear()
+
+    for _ in range(2):
+        run(lambda: _started(keeper))
+    assert len(computer.server.asked) == 1
+    computer.now += DAY_S
+    run(lambda: _started(keeper))
+
+    assert len(computer.server.asked) == 2
+    (state,) = computer.states
+    assert state.failed
+    assert "Somebody may hold the newer one back" in state.message
 
 
 def test_a_computer_that_has_had_no_list_for_too_long_says_so(
