@@ -564,6 +564,9 @@ def test_a_version_that_runs_has_come_up(
     back = computer.keeper().state
     assert (back.phase, back.failed, back.left) == ("offered", False, True)
     assert f"went back from Potluck {NEW}" in back.message
+    again = asked(computer.keeper(), "back")
+    assert (again.failed, computer.used) == (True, OWN)
+    assert f"{NEW} was left already, and no version before {OWN} is" in again.message
 
 
 def test_a_version_that_did_not_come_up_is_said_and_not_installed_again_by_itself(

@@ -25,9 +25,9 @@ from potluck.cluster.updating.sentences import (
     NEWEST,
     NO_LIST,
     NO_PACKAGE,
-    NOTHING_BEFORE,
     SAYS,
     UNEXPECTED,
+    nothing_before,
     why_left,
 )
 from potluck.cluster.updating.unpacking import unpack
@@ -322,7 +322,7 @@ class UpdateKeeper:
 
     async def _go_back(self) -> None:
         if self._versions is None or self._versions.before is None:
-            raise UsageError(NOTHING_BEFORE)
+            raise UsageError(nothing_before(self._failed))
         self._say("waiting")
         self.known.want("")
         go_back = partial(self._versions.go_back, "Its owner went back.", by_owner=True)
