@@ -18,6 +18,7 @@ from releases import (
     installed,
     make_archive,
     make_root,
+    make_tree,
     package,
     signed,
 )
@@ -361,13 +362,42 @@ def test_a_server_that_is_not_there_is_named(computer: Computer) -> None:
     assert "does not answer" in state.message
 
 
-def test_an_older_release_is_nothing_new(computer: Computer, archive: Path) -> None:
-    computer.publish(archive, "0.0.1")
+def test_the_release_that_runs_is_the_newest(computer: Computer, archive: Path) -> None:
+    computer.publish(archive, OWN)
 
     state = asked(computer.keeper(), "check")
 
-    assert (state.phase, state.version) == ("quiet", "")
-    assert "newest" in state.message
+    assert (state.phase, state.version) == ("quiet", OWN)
+    assert state.message == "This is the newest version of Potluck."
+
+
+def test_a_version_that_was_taken_back_is_no_newest_one_and_can_be_gone_back_from(
+    computer: Computer, archive: Path
+) -> None:
+    computer.publish(archive, "0.0.1")
+    keeper = computer.keeper()
+
+    state = asked(keeper, "check")
+
+    assert (state.phase, state.version, state.before) == ("quiet", "", "")
+    assert state.message.startswith(
+        f"The makers of Potluck have taken version {OWN} back: the newest one is 0.0.1 again."
+    )
+    assert "install 0.0.1 by hand" in state.message
+    make_tree(computer.root / "versions" / "0.0.1", "0.0.1")
+    state = computer.keeper().state  # also after the node was started again
+    assert state.before == "0.0.1"
+    assert "Go back to 0.0.1" in state.message
+
+
+def test_a_main_computer_with_a_newer_list_tells_that_a_version_was_taken_back(
+    computer: Computer, archive: Path
+) -> None:
+    keeper = computer.keeper()
+
+    assert run(lambda: _heard(keeper, signed("0.0.1", package(archive, "0.0.1")))) == ""
+
+    assert f"taken version {OWN} back" in keeper.state.message
 
 
 def test_a_list_that_is_sent_again_for_ever_is_seen_when_it_has_ended(

@@ -28,6 +28,7 @@ from potluck.cluster.updating.sentences import (
     SAYS,
     UNEXPECTED,
     nothing_before,
+    taken_back,
     why_left,
 )
 from potluck.cluster.updating.unpacking import unpack
@@ -120,13 +121,16 @@ class UpdateKeeper:
 
     def _as(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> Update:
         versions = self._versions
+        before = (versions.before or "") if versions is not None else ""
+        if phase == "quiet" and not message and self.known.is_taken_back:
+            message = taken_back(self.known.newest, before)
         return Update(
             phase=phase,
             message=message or SAYS[phase],
             replaces=self._way == "itself",
             allowed=self._here.is_allowed(),
             version=self.known.version,
-            before=(versions.before or "") if versions is not None else "",
+            before=before,
             nbytes=nbytes,
             done=done,
             source=self._coming.source if phase == "fetching" else "",
@@ -232,7 +236,7 @@ class UpdateKeeper:
         if self.known.is_newer:
             self._say("offered")
         else:
-            self._say("quiet", message=NEWEST)
+            self._say("quiet", message="" if self.known.is_taken_back else NEWEST)
 
     async def _look_by_itself(self) -> None:
         """Ask, and say nothing of the asking, nor of a server that does not answer: nobody waits for it.
@@ -344,6 +348,8 @@ class UpdateKeeper:
             logger.warning("a main computer tells of a release that is none: %s", error)
             raise
         if not is_newer(release.version, __version__):
+            if self.known.is_taken_back and not self.is_busy:
+                self._become(self._resting())
             return ""
         if stale and not (self.known.is_newer and self.known.version == release.version):
             return stale

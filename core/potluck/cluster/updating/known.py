@@ -40,6 +40,7 @@ class KnownRelease:
         self._seen = recall(folder / "seen.json", _Seen) or _Seen()
         self._envelope = b""
         self.release: Release | None = None
+        self.newest = ""  # version of the newest list, also if it is older than what runs
         try:
             envelope = (folder / "release.json").read_bytes()
             release = read_release(envelope, keys)
@@ -54,7 +55,8 @@ class KnownRelease:
             self._seen = msgspec.structs.replace(self._seen, issued=issued, expires=expires)
 
     def _know(self, release: Release, envelope: bytes) -> None:
-        if is_newer(__version__, release.version):  # it was updated in another way
+        self.newest = release.version
+        if self.is_taken_back:
             self._envelope, self.release = b"", None
         else:
             self._envelope, self.release = envelope, release
@@ -68,6 +70,11 @@ class KnownRelease:
     def is_newer(self) -> bool:
         """Whether it is newer than what runs, and the list still counts."""
         return not self._has_ended and is_newer(self.version, __version__)
+
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether the newest list names an older version than the one that runs."""
+        return is_newer(__version__, self.newest)
 
     @property
     def _has_ended(self) -> bool:

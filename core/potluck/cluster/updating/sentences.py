@@ -28,6 +28,19 @@ FOLLOWS: Final = "It updates, too."
 BY_HAND: Final = "Its owner has to update it."
 
 
+def taken_back(newest: str, before: str) -> str:
+    """What there is to say and to do when the newest list names an older version than the one that runs.
+
+    Args:
+        newest: that version.
+        before: the version that can be gone back to; empty: there is none here.
+    """
+    told = f"The makers of Potluck have taken version {__version__} back: the newest one is {newest} again."
+    if before:
+        return f"{told} Go back to {before}."
+    return f"{told} No version before this one is on this computer: install {newest} by hand."
+
+
 def nothing_before(failed: Failed | None) -> str:
     """Why nobody can go back, by the version that was left last; None: none was."""
     if failed is None:
