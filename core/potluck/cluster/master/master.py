@@ -242,6 +242,9 @@ class Master:
 
     def weigh(self) -> None:
         """Weigh the plan in force, if nothing else is asked for, with computers that came or leave."""
+        here = (self._computers.local, *self._computers.available())
+        if self.shortages.look({computer.node_id: computer.devices for computer in here}):
+            self._events.publish(ModelChanged())
         if self._improving and self._computers.leaving():
             self.happened(self._present())  # what is under way may have to give way
         elif not self._improving and self._can_be_improved:
