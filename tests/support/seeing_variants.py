@@ -176,3 +176,14 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {},
     ),
 }
+
+
+def gemma_4_config(**text: Any) -> dict[str, Any]:
+    """A config.json of a small Gemma 4 that sees, with these fields of its text."""
+    return {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "model_type": "gemma4",
+        "text_config": {"model_type": "gemma4_text", **TEXT, **_GEMMA_4, **text},
+        "vision_config": _GEMMA_4_EYE,
+        "image_token_id": 7,
+    }

@@ -9,7 +9,7 @@ from potluck.model.footprint import working_bytes
 from potluck.model.layers import LayerKind, LayerSpec
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
 from potluck.model.shares import Share, share_layer
-from potluck.model.tensor_formats import table_bytes, weight_bytes
+from potluck.model.tensor_formats import in_memory, table_bytes, weight_bytes
 from potluck.plan.cost import ModelShape
 
 
@@ -68,7 +68,7 @@ def _picture_tokens(config: ModelConfig) -> float:
     expert_part = 1.0 if config.experts is None else config.experts.part
     one_token = sum(
         prod(shape) * (expert_part if config.is_of_expert(name) else 1.0)
-        for name, shape in config.layer_tensors(0).items()
+        for name, shape in in_memory(config.layer_tensors(0)).items()
     )
     return weights * patches / one_token
 
