@@ -144,6 +144,19 @@ def test_a_picture_is_as_much_work_as_tokens_in_what_a_layer_multiplies_with() -
     )  # the table has 20 times the numbers
 
 
+def test_a_table_of_all_layers_is_counted_once_for_each_stage() -> None:
+    config = ModelConfig.from_dict(WITH_TABLE)
+    shape = shape_of(config, "f32", context=64)
+
+    table = 2 * 4096 * 8 * config.num_layers
+    assert shape.tables(range(config.num_layers)) == table
+    assert shape.tables(range(1)) == table  # a stage has all of it on its disk
+    assert shape.tables(range(0)) == 0
+    assert (
+        shape_of(ModelConfig.from_dict(gemma_4_config()), "f32", context=64).tables(range(2)) == 0
+    )
+
+
 def test_a_tied_head_is_known_as_one() -> None:
     config = ModelConfig.from_dict({**CONFIG, "tie_word_embeddings": True})
     assert shape_of(config, "f32", context=64).tied

@@ -121,7 +121,7 @@ def groups_that_may_pay(
     A layer takes them less than it takes their slowest member alone, for a token and for a prompt. One that takes more is no better than its members one after the other, who hold as many layers. Of more than
     `MOST_GROUPS`, the fastest are taken.
     """
-    if not any(shape.divided) or shape.disk_bytes:
+    if not any(shape.divided) or shape.has_tables:
         return ()
     able = [i for i, device in enumerate(devices) if _may_rank(device)]
     found: list[RankGroup] = []

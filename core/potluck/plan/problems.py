@@ -114,7 +114,7 @@ def with_tables_at_home(
 
     The master's computer has the files, and one that has had such a layer its table.
     """
-    if not shape.tables(range(shape.num_layers)):
+    if not shape.has_tables:
         return problem
     homes = {devices[0].node, *(stage.node for stage in near if shape.tables(stage.layers))}
     others = [layer for layer in range(shape.num_layers) if not shape.tables((layer,))]

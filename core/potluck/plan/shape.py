@@ -34,12 +34,10 @@ def shape_of(
         nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
         for of_kind in tensors
     )
-    # Of a table that all layers read, each has its part.
-    disk_bytes = tuple(
-        table_bytes(config.layers[layer].tensors())
-        + table_bytes(config.layers[layer].shared_tensors) // config.num_layers
-        for layer in examples
-    )
+    disk_bytes = tuple(table_bytes(config.layers[layer].tensors()) for layer in examples)
+    shared = {
+        name: shape for layer in config.layers for name, shape in layer.shared_tensors.items()
+    }
     return ModelShape(
         layers=layers,
         layer_bytes=tuple(map(nbytes, tensors)),
@@ -56,6 +54,7 @@ def shape_of(
         expert_bytes=expert_bytes if any(expert_bytes) else (),
         expert_part=1.0 if config.experts is None else config.experts.part,
         disk_bytes=disk_bytes if any(disk_bytes) else (),
+        shared_disk_bytes=table_bytes(shared),
     )
 
 
