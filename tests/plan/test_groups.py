@@ -50,8 +50,8 @@ def test_shares_are_by_speed_and_the_slowest_counts_with_the_sums(home: Home) ->
     group = group_of(shape, devices, links, (0, 1), sums={}, prefill_tokens=64)
 
     assert group.shares == (3, 1)
-    each = sums_ms(links, devices[:2], 4 * shape.width, {})
-    assert each == pytest.approx(SUMS * (0.2 + HOP_SOFTWARE_MS + 4 * shape.width / 1e5))
+    each = sums_ms(links, devices[:2], 4 * shape.hidden_size, {})
+    assert each == pytest.approx(SUMS * (0.2 + HOP_SOFTWARE_MS + 4 * shape.hidden_size / 1e5))
     assert group.cost.decode_ms == pytest.approx((0.75 * 4.0 + each,))
     assert group.cost.prefill_ms[0] > group.cost.decode_ms[0]
 
@@ -120,7 +120,7 @@ def test_groups_that_cannot_be_are_refused(
 def divisible(home: Home) -> Home:
     """The same, with a model that ranks can share."""
     shape, devices, links = home
-    return replace(shape, divided=(1.0,), width=1024), devices, links
+    return replace(shape, divided=(1.0,), hidden_size=1024), devices, links
 
 
 def test_a_group_is_chosen_where_it_pays_and_the_plan_says_why(home: Home) -> None:

@@ -157,6 +157,13 @@ def test_a_table_of_all_layers_is_counted_once_for_each_stage() -> None:
     )
 
 
+def test_ranks_sum_hidden_states_without_what_goes_along_behind_them() -> None:
+    config = ModelConfig.from_dict(WITH_TABLE)
+
+    assert config.width > config.hidden_size
+    assert shape_of(config, "f32", context=64).hidden_size == config.hidden_size
+
+
 def test_a_tied_head_is_known_as_one() -> None:
     config = ModelConfig.from_dict({**CONFIG, "tie_word_embeddings": True})
     assert shape_of(config, "f32", context=64).tied

@@ -46,7 +46,7 @@ class ModelShape:
         int, ...
     ] = ()  # for each kind, of tables that stay on the disk; (): there are none
     shared_disk_bytes: int = 0  # of tables that all layers read; each stage has all of them
-    width: int = 0  # numbers of a token's hidden state
+    hidden_size: int = 0  # numbers of a token that ranks sum, without what goes along behind them
     divided: tuple[float, ...] = ()  # for each kind, the part that ranks share; each has the rest
 
     @property

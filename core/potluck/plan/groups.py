@@ -74,8 +74,8 @@ def group_of(
     parts = [share / sum(shares) for share in shares]
     kinds = range(len(shape.layer_bytes))
     most = [max(shape.share(kind, part) for kind in kinds) for part in parts]
-    width = shape.width * SUM_ITEM
-    one, chunk = (sums_ms(links, own, count * width, sums) for count in (tokens, prefill_tokens))
+    row = shape.hidden_size * SUM_ITEM
+    one, chunk = (sums_ms(links, own, count * row, sums) for count in (tokens, prefill_tokens))
 
     def together(times: Sequence[Sequence[float]], of_sums: float) -> tuple[float, ...]:
         """The times of all members for a layer of each kind, and of its sums."""

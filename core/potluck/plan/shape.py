@@ -49,7 +49,7 @@ def shape_of(
         picture_tokens=_picture_tokens(config),
         hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
-        width=config.width,
+        hidden_size=config.hidden_size,
         divided=tuple(_divided(config, layer, held) for layer in examples),
         expert_bytes=expert_bytes if any(expert_bytes) else (),
         expert_part=1.0 if config.experts is None else config.experts.part,
