@@ -66,6 +66,7 @@ def explain(decision: Decision) -> str:
     shares = enumerate(ranges(route.counts))
     lines += [_share(decision, k, layers) for k, layers in shares]
     lines += _beside_layers(decision)
+    lines += _reading(decision)
     if decision.by_hand:
         lines += _alternative(decision)
     else:
@@ -102,7 +103,7 @@ def _headline(decision: Decision) -> str:
     elif len(names) == 1:
         start = f"{names[0]} does it alone"
     else:
-        start = f"{', '.join(names[:-1])} and {names[-1]} work together"
+        start = f"{_all_of(names)} work together"
     network = tour_ms(decision.problem, route.devices)
     line = f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
     if list(used) == [decision.devices[0].node]:  # the main computer
@@ -149,7 +150,7 @@ def _shares(decision: Decision, i: int) -> str:
 
 
 def _beside_layers(decision: Decision) -> list[str]:
-    """Which computers read tables from their disks, and which one pictures."""
+    """Which computers read tables from their disks."""
     lines: list[str] = []
     for k, layers in enumerate(ranges(decision.route.counts)):
         if nbytes := decision.shape.tables(layers):
@@ -157,9 +158,27 @@ def _beside_layers(decision: Decision) -> list[str]:
                 f"{decision.names[decision.route.devices[k]]} reads rows of a table of"
                 f" {format_bytes(nbytes)} from its disk for each token; it takes no memory."
             )
-    if decision.shape.picture_tokens and len(decision.route.devices) > 1:
-        lines.append(f"{decision.names[decision.route.devices[0]]} reads pictures.")
     return lines
+
+
+def _reading(decision: Decision) -> list[str]:
+    """Who reads pictures, and what it costs that it comes first."""
+    route, best = decision.route, decision.best
+    if not decision.shape.picture_tokens:
+        return []
+    readers = [decision.names[i] for i in decision.parts(route.devices[0])]
+    if decision.users == 1 and not decision.by_hand and best and route.ms - best.ms >= 0.0005:
+        cost = _versus(route.ms, best.ms)
+        if len(readers) == 1:
+            return [f"{readers[0]} is first since it reads pictures sooner: a token takes {cost}."]
+        return [
+            f"{_all_of(readers)} are first since they read pictures sooner: a token takes {cost}."
+        ]
+    if len(route.devices) == 1 and len(readers) == 1:
+        return []
+    if len(readers) == 1:
+        return [f"{readers[0]} reads pictures."]
+    return [f"{_all_of(readers)} read pictures."]
 
 
 def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
@@ -240,14 +259,19 @@ def _why_idle(decision: Decision, i: int) -> str:
 
 
 def _gap(decision: Decision) -> list[str]:
-    """How much faster another plan could be, if the plan is not proven to be the best."""
-    route = decision.route
+    """How much faster another plan could be, if the plan is not proven to be the best for tokens."""
+    route = decision.best or decision.route
     if decision.users > 1 or route.is_optimal:
         return []
-    gain = route.ms / max(route.bound_ms, 1e-6) - 1
+    percent = max(1, round(100 * (route.ms / max(route.bound_ms, 1e-6) - 1)))
+    if decision.shape.has_tables:
+        return [
+            "Layers with a table stay on the computers that have it on their disk:"
+            f" another way could be up to {percent} % faster."
+        ]
     return [
         "So many computers can be shared out in more ways than there is time to compare:"
-        f" another way could be up to {max(1, round(100 * gain))} % faster."
+        f" another way could be up to {percent} % faster."
     ]
 
 
@@ -267,6 +291,11 @@ def _alone(alone: Alone) -> str:
             f"{alone.name} cannot hold the model alone: {format_bytes(alone.missing)} are missing."
         )
     return f"{alone.name} alone would give {rate(alone.tokens_per_s)} tokens/s."
+
+
+def _all_of(names: Sequence[str]) -> str:
+    """`Desktop, Mac and Attic`."""
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _ms(ms: float) -> str:
