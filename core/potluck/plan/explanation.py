@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from potluck.errors import format_bytes
 from potluck.ids import NodeId
 from potluck.plan.cost import DeviceCost, ModelShape, has_equal_layers
-from potluck.plan.groups import RankGroup
+from potluck.plan.groups import MOST_GROUPS, RankGroup, Tried
 from potluck.plan.route import Problem, Route, is_full, ranges, tour_ms
 from potluck.plan.search import Stop, best_including
 
@@ -38,9 +38,7 @@ class Decision:
     users: int
     users_tokens_per_s: float  # of all of them together
     groups: Sequence[RankGroup] = ()  # the last ones of `devices`
-    untaken: RankGroup | None = (
-        None  # the fastest group with measured sums, if no group is in the plan
-    )
+    untaken: Tried | None = None  # the fastest group with measured sums, if none is in the plan
     chunk_tokens: int = 256  # of a prompt, that devices were measured with
     stop: Stop  # once it returns True, searches for comparisons end soon
 
@@ -219,23 +217,48 @@ def _why_together(decision: Decision, i: int) -> str:
 
 def _why_apart(decision: Decision) -> list[str]:
     """Why those do not compute their layers together who could."""
-    if (group := decision.untaken) is None:
+    if (tried := decision.untaken) is None:
         return []
-    shape, devices = decision.shape, decision.devices
-    names = " + ".join(decision.names[i] for i in group.members)
-    fastest, slowest = group.members[0], group.members[-1]
-    token = _of_layer(shape, group.cost.decode_ms), _of_layer(shape, devices[fastest].decode_ms)
-    chunk = _of_layer(shape, group.cost.prefill_ms), _of_layer(shape, devices[slowest].prefill_ms)
-    why = (
-        f"a layer would take them {_ms(token[0])}, of which its sums {_ms(group.sums_ms)}, and"
-        f" {decision.names[fastest]} alone {_ms(token[1])}"
-    )
-    if token[0] < token[1] and chunk[0] > chunk[1]:
-        why = (
-            f"a layer would take them {_ms(chunk[0])} for {decision.chunk_tokens} tokens of a prompt, and"
-            f" {decision.names[slowest]} alone {_ms(chunk[1])}"
-        )
-    return [f"{names} do not compute layers together: {why}."]
+    names = " + ".join(decision.names[i] for i in tried.group.members)
+    return [f"{names} do not compute layers together: {_against(decision, tried)}."]
+
+
+def _against(decision: Decision, tried: Tried) -> str:
+    group, shape = tried.group, decision.shape
+    slowest = group.members[-1]
+    name, device = decision.names[slowest], decision.devices[slowest]
+    match tried.against:
+        case "tables":
+            return "a model that reads a table from the disk is not shared out in this way"
+        case "memory":
+            return "one of them has no memory for its share of a layer"
+        case "sums":
+            return (
+                f"a layer would take them {_ms(_of_layer(shape, group.cost.decode_ms))}, of which its sums"
+                f" {_ms(group.sums_ms)}, and {name} alone {_ms(_of_layer(shape, device.decode_ms))}"
+            )
+        case "prompts":
+            return (
+                f"a layer would take them {_ms(_of_layer(shape, group.cost.prefill_ms))} for"
+                f" {decision.chunk_tokens} tokens of a prompt, and {name} alone"
+                f" {_ms(_of_layer(shape, device.prefill_ms))}"
+            )
+        case "others":
+            return (
+                f"{MOST_GROUPS} other groups take less time for a layer, and no more are compared"
+            )
+        case "gain":
+            versus = _versus(tried.token_ms, _compared_ms(decision))
+            return f"with them a token would take {versus}, and so small a gain may be an error of the prediction"
+        case "slower":
+            return f"with them a token would take {_versus(tried.token_ms, _compared_ms(decision))}"
+        case "room" | None:
+            return "their memory or the number of layers leaves no share for them"
+
+
+def _compared_ms(decision: Decision) -> float:
+    """The time of a token on the route that groups were compared with."""
+    return (decision.best or decision.route).ms
 
 
 def _of_layer(shape: ModelShape, of_kind: Sequence[float]) -> float:

@@ -24,17 +24,17 @@ from potluck.plan.explanation import Alone, Decision, explain
 from potluck.plan.fitting import missing_memory
 from potluck.plan.groups import (
     RankGroup,
-    best_measured,
+    Tried,
     group_of,
-    groups_that_may_pay,
     memory_of,
+    weigh_groups,
     with_groups,
 )
 from potluck.plan.labels import computer_names, joined, labels
 from potluck.plan.preferences import Preferences
 from potluck.plan.problems import at_once, make_problem
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms
-from potluck.plan.search import Stop, best_route, fits, never
+from potluck.plan.search import Stop, best_including, best_route, fits, never
 from potluck.plan.stages import Plan, StagePlan
 from potluck.plan.throughput import best_shared, period_ms
 
@@ -93,18 +93,17 @@ def make_plan(
     )
     best = preferences.best(problem)
     if layers is None:
-        groups = groups_that_may_pay(
+        groups, tried = weigh_groups(
             shape, devices, links, sums=sums, prefill_tokens=measured_tokens
         )
-        ranked = preferences.best(with_groups(problem, groups), groups) if groups else None
+        grouped = with_groups(problem, groups)
+        ranked = preferences.best(grouped, groups) if groups else None
         if ranked is not None and _is_worth_it(ranked, best, near):
             ranked, groups = _with_used(ranked, groups, len(devices))
             best = ranked
         else:
+            untaken = tried and best and _why_untaken(tried, grouped, groups, best, stop)
             groups = ()
-            untaken = best_measured(
-                shape, devices, links, sums=sums, prefill_tokens=measured_tokens
-            )
     else:
         groups = tuple(
             group_of(shape, devices, links, members, sums=sums, prefill_tokens=measured_tokens)
@@ -181,6 +180,18 @@ def _is_worth_it(ranked: Route, best: Route | None, near: Sequence[StagePlan]) -
     """
     gain = 0.0 if any(stage.is_ranked for stage in near) else RANKS_GAIN
     return best is None or ranked.ms < (1 - gain) * best.ms
+
+
+def _why_untaken(
+    tried: Tried, problem: Problem, groups: Sequence[RankGroup], best: Route, stop: Stop
+) -> Tried:
+    """What speaks against a group that `best` was preferred to. `groups` are the last devices of `problem`."""
+    if tried.against is not None:
+        return tried
+    number = problem.size - len(groups) + groups.index(tried.group)
+    if (other := best_including(problem, best, number, stop)) is None:
+        return replace(tried, against="room")
+    return replace(tried, against="gain" if other.ms < best.ms else "slower", token_ms=other.ms)
 
 
 def _with_used(
