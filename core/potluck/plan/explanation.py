@@ -142,7 +142,7 @@ def _share_of_group(decision: Decision, i: int, layers: range) -> str:
 
 
 def _shares(decision: Decision, i: int) -> str:
-    """The shares of a group's ranks, and what the sums of a token take."""
+    """The share that each rank of a group has of every layer."""
     group = decision.groups[i - decision.singles]
     return ", ".join(f"{100 * part:.0f} %" for part in group.parts)
 
