@@ -240,7 +240,7 @@ def _against(decision: Decision, tried: Tried) -> str:
         case "prompts":
             return (
                 f"a layer would take them {_ms(_of_layer(shape, group.cost.prefill_ms))} for"
-                f" {decision.chunk_tokens} tokens of a prompt, and {name} alone"
+                f" {decision.chunk_tokens:,} tokens of a prompt, and {name} alone"
                 f" {_ms(_of_layer(shape, device.prefill_ms))}"
             )
         case "others":

@@ -363,7 +363,7 @@ def check_context(request: BenchRequest, context: int) -> None:
     for option, needed in _needed(request):
         if needed > context:
             raise UsageError(
-                f"So long a bench takes {needed} tokens, and the context holds {context}. Choose a"
+                f"So long a bench takes {needed:,} tokens, and the context holds {context:,}. Choose a"
                 f" smaller --{option}, or a --context of {needed} or more.",
                 option=option,
                 needed=needed,
