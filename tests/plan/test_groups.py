@@ -164,6 +164,8 @@ def test_measured_sums_count_in_place_of_what_the_link_lets_expect(home: Home) -
 
     saved = sums_ms(links, devices, 4096, {}) - sums_ms(links, devices, 4096, {pair: quick})
     assert estimated.token_ms - ranked.token_ms == pytest.approx(20 * saved)
+    gpus = [replace(device, can_rank=False) for device in devices]  # which sum in another way
+    assert sums_ms(links, gpus, 4096, {pair: quick}) == sums_ms(links, devices, 4096, {})
     assert "of which its sums take 0.2 ms, and Desktop alone 8.0 ms" in ranked.explanation
     assert not any(stage.is_ranked for stage in apart.stages)
     assert (

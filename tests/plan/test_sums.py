@@ -37,3 +37,6 @@ def test_sums_of_groups_by_hand_are_measured_whatever_they_gain(
 
     assert pairs_to_measure(shape_of(7), devices, {}, asked, prefill_tokens=16) == ((0, 3),)
     assert pairs_to_measure(shape_of(7), devices, {}, [("e+a", 7)], prefill_tokens=16) == ()
+    devices[0] = replace(devices[0], can_rank=False)  # a GPU, by hand alone
+    both = [("d+a", 3), ("a+b+c", 4)]
+    assert pairs_to_measure(shape_of(7), devices, {}, both, prefill_tokens=16) == ((1, 2),)

@@ -197,12 +197,15 @@ def sums_ms(links: Links, members: Sequence[DeviceCost], nbytes: int, sums: Sums
     """The time of a layer's sums, in each of which every member sends so many bytes to all others.
 
     What was not measured takes as long as a step to the next stage: weights have just gone through the caches there too.
+    Sums of processors were, which say nothing of those of GPUs.
     """
 
-    def between(a: NodeId, b: NodeId) -> HopCost:
-        return sums.get((a, b)) or sums.get((b, a)) or hop_between(links, a, b)
+    def between(a: DeviceCost, b: DeviceCost) -> HopCost:
+        is_measured = a.can_rank and b.can_rank
+        known = sums.get((a.node, b.node)) or sums.get((b.node, a.node)) if is_measured else None
+        return known or hop_between(links, a.node, b.node)
 
-    hops = [between(a.node, b.node) for a, b in permutations(members, 2)]
+    hops = [between(a, b) for a, b in permutations(members, 2)]
     others = len(members) - 1
     return SUMS * max(hop.latency_ms + others * nbytes * hop.ms_per_byte for hop in hops)
 

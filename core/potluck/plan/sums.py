@@ -22,7 +22,8 @@ def pairs_to_measure(
 ) -> tuple[tuple[int, int], ...]:
     """The pairs of devices of the groups that are asked for; or of those that pay if sums take no longer than the wire.
 
-    Those come first that are in the fastest group. Of devices of the same two computers, one pair stands for all.
+    Those come first that are in the fastest group. Of devices of the same two computers, one pair stands for all. GPUs sum
+    in a way of their own, which is not measured.
 
     Args:
         shape: the sizes of the model.
@@ -49,9 +50,10 @@ def pairs_to_measure(
 def _one_of_each(
     devices: Sequence[DeviceCost], groups: Iterable[Sequence[int]]
 ) -> tuple[tuple[int, int], ...]:
-    """The pairs of devices in these groups, one for each two computers."""
+    """The pairs of processors in these groups, one for each two computers."""
     found: dict[frozenset[NodeId], tuple[int, int]] = {}
     for members in groups:
-        for a, b in combinations(sorted(members), 2):
+        able = [i for i in sorted(members) if devices[i].can_rank]
+        for a, b in combinations(able, 2):
             found.setdefault(frozenset((devices[a].node, devices[b].node)), (a, b))
     return tuple(found.values())

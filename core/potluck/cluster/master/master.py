@@ -204,7 +204,9 @@ class Master:
         Raises:
             ModelError, PlanError, UsageError: the model cannot be read, or there is no such plan.
         """
-        return await self._planner.plan(request, settle=not self._state.missing)
+        return await self._planner.plan(
+            request, settle=not self._state.missing, is_answering=self._loader.is_answering
+        )
 
     async def load(
         self, request: PlanRequest, *, anew: bool = False, check: Check = no_check
