@@ -8,7 +8,7 @@ from potluck.errors import InvalidLayersError
 from potluck.ids import NodeId
 from potluck.plan.byhand import find_groups
 from potluck.plan.cost import DeviceCost, HopCost, Links, ModelShape
-from potluck.plan.groups import groups_that_may_pay
+from potluck.plan.groups import weigh_groups
 from potluck.plan.labels import labels
 
 
@@ -41,7 +41,7 @@ def pairs_to_measure(
         for pair, link in links.items()
     }
     at_once = {(d.node, d.node): HopCost(latency_ms=0.0, ms_per_byte=0.0) for d in devices}
-    groups = groups_that_may_pay(
+    groups, _ = weigh_groups(
         shape, devices, links, sums=wire | at_once, prefill_tokens=prefill_tokens
     )
     return _one_of_each(devices, [group.members for group in groups])
