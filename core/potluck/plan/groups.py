@@ -11,7 +11,6 @@ from itertools import chain, combinations, permutations
 from math import gcd
 from typing import Literal, TypeAlias
 
-from potluck.ids import NodeId
 from potluck.plan.cost import DeviceCost, HopCost, Links, ModelShape, Sums, hop_between
 from potluck.plan.route import Problem
 from potluck.plan.spans import Span, span_in
