@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from kernel_paths import BEST
+from layer_values import kernel_values, lacking
 from tiny_models import SESSION, Pipeline, make_model, whole_blocks
 from torch import Tensor
 
@@ -55,9 +56,11 @@ SHORTER: list[tuple[str, bool, Scheme, Cache]] = [
 FAMILIES = [
     "smollm 3, window, biases", "phi 4 mini, short, partial", "olmo 2, no shared key heads, bias",
     "exaone 4, hybrid", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "qwen 3 next",
-    "nemotron h, narrow experts", "lfm 2 moe", "apertus", "command a+", "falcon h1", "gemma 4",
-    "gemma 4, experts", "llama 4 maverick, two experts, odd", "laguna",
-    "minimax m3, text of a model with pictures",
+    "nemotron h, narrow experts", "nemotron h, dense, biases", "lfm 2 moe", "apertus", "command a+",
+    "falcon h1", "falcon h1, normed", "starcoder 2", "phi 2", "phi 3.5 moe", "kolibri 1", "gemma 4",
+    "gemma 4, experts", "gemma 2, one key head, odd", "llama 4 maverick, two experts, odd", "laguna",
+    "minimax m3, text of a model with pictures", "muse glimmer, text of a model with pictures",
+    "step 3.7, text of a model with pictures",
 ]  # fmt: skip
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.
 SCHEMES: list[Scheme] = [*PACKED_SCHEMES, "f32"]
@@ -91,6 +94,10 @@ def some_sizes(rng: random.Random, tokens: int) -> list[int]:
 
 def some_cuts(rng: random.Random, layers: int) -> Sequence[int]:
     return sorted(rng.sample(range(1, layers), rng.randrange(layers)))
+
+
+def test_these_families_have_all_that_kernels_are_written_for() -> None:
+    assert not lacking({case[0] for case in CASES if case[1]}, kernel_values)
 
 
 @pytest.mark.parametrize(

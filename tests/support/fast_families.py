@@ -16,8 +16,8 @@ FAST = (
     "qwen 3.5",
     "granite 4",
 )
-# One after the other was added that has something which a kernel is written for and those before it have not: a kind
-# of mixer, of norms, gates, routing, activation, of what turns or is scaled, and heads that share keys or do not.
+# All that kernels are written for in any family (`tests/engine/test_fast_families.py`): every kind of mixer, of norms,
+# gates, routing, activation, of what turns or is scaled, and heads that share keys or do not.
 GENERATED = (
     *FAST,
     "llama, one key head, tied, odd",
@@ -30,18 +30,22 @@ GENERATED = (
     "command r",
     "command a+",
     "granite 4, dense, groups, rope",
+    "phi 3",
     "glm 4 9b",
     "glm 5",
     "glm 5.2",
     "glm 5.3, text of a model with pictures",
     "deepseek 2, groups",
+    "deepseek 3.2",
     "deepseek 4",
     "kimi linear",
     "qwen 3 next",
     "qwen 2 moe, gated shared expert",
     "nemotron h",
     "nemotron h, narrow experts",
+    "nemotron h, dense, biases",
     "falcon h1",
+    "falcon h1, normed",
     "step 3.7, text of a model with pictures",
     "lfm 2",
     "lfm 2, adjusted, biases",
@@ -50,11 +54,13 @@ GENERATED = (
     "kolibri 1",
     "laguna",
     "apertus",
+    "starcoder 2",
+    "phi 2",
+    "phi 3.5 moe",
 )
-# With these, every value of every field of a layer's specification, and every name of a tensor.
+# With these, every value of every field of a layer's specification, and every name of a tensor (likewise).
 SPECIFIED = (
     *GENERATED,
-    "phi 3",
     "qwen 4, n-grams",
     "ernie 4.5 moe",
     "hunyuan a13b",
@@ -65,7 +71,8 @@ SPECIFIED = (
     "trinity",
     "flint",
     "a.x k1",
-    "nemotron h, dense, biases",
+    "gemma 4 e2b",
+    "gemma 4, embeddings of layers alone",
 )
 
 

@@ -18,6 +18,9 @@ class StageProcesses:
     def __init__(self) -> None:
         self.engine, self.other = FakeEngine(), FakeEngine(OTHER)
 
+    async def look(self) -> None:
+        pass
+
     async def handle(self, device: DeviceId | None = None) -> FakeEngine:
         return {None: self.engine, DEVICE.id: self.engine, OTHER.id: self.other}[device]
 

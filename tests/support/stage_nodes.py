@@ -12,7 +12,7 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Token, Usage
 from potluck.cluster.master.stage_tensors import tensor_info
-from potluck.cluster.processes.handle import HandleTimes, StageHandle
+from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import (
     LoadProgress,
     LoadStage,
@@ -57,7 +57,7 @@ class StageNode:
             )
         self.handle = self.new_handle()
 
-    def new_handle(self, times: HandleTimes | None = None) -> StageHandle:
+    def new_handle(self) -> StageHandle:
         return StageHandle(
             Start(
                 identity_folder=str(self.identity.folder),
@@ -71,7 +71,6 @@ class StageNode:
             on_step_failed=self.failures.append,
             on_changed=lambda: None,
             on_exit=self.exits.append,
-            times=times,
         )
 
     def lend(self, memory_limit: int | None) -> None:

@@ -264,27 +264,37 @@ def whole_blocks(variant: str) -> dict[str, Any]:
     return {**changes, "intermediate_size": 80}
 
 
+def config_of(variant: str) -> ModelConfig:
+    """The config of a variant. Its model is not made, which takes far longer."""
+    config, architecture = _config(*VARIANTS[variant])
+    return ModelConfig.from_dict({**config.to_diff_dict(), "architectures": [architecture]})
+
+
 def _random_model(family: str, changes: dict[str, Any]) -> Any:
-    # A deep copy: a config of transformers changes its arguments.
-    shape = deepcopy(SHAPE | {"pad_token_id": None} | changes)
-    whole, text = f"{family}Config", f"{family}TextConfig"
-    name = f"{family}ForCausalLM"
-    if family in WITH_PICTURES:
-        text, kind, eye = WITH_PICTURES[family]
-        config = getattr(transformers, f"{kind}Config")(
-            text_config=getattr(transformers, text)(**shape).to_dict(),
-            vision_config=eye,
-            image_token_index=10**6,
-            tie_word_embeddings=shape.get("tie_word_embeddings", False),
-        )
-        name = f"{WHOLE_CLASSES.get(kind, kind)}ForConditionalGeneration"
-    else:
-        config = getattr(transformers, text if hasattr(transformers, text) else whole)(**shape)
+    config, architecture = _config(family, changes)
     # Eager attention is the implementation that supports a softcap.
     config._attn_implementation = "eager"
     # Some families have a config of their own and the model of another.
-    kind = getattr(transformers, name, None) or transformers.AutoModelForCausalLM.from_config
-    return kind(config).eval()
+    kind = getattr(transformers, architecture, None)
+    return (kind or transformers.AutoModelForCausalLM.from_config)(config).eval()
+
+
+def _config(family: str, changes: dict[str, Any]) -> tuple[Any, str]:
+    """The config in `transformers`, and the name of its architecture."""
+    # A deep copy: a config of transformers changes its arguments.
+    shape = deepcopy(SHAPE | {"pad_token_id": None} | changes)
+    if family not in WITH_PICTURES:
+        text = getattr(transformers, f"{family}TextConfig", None)
+        made = text or getattr(transformers, f"{family}Config")
+        return made(**shape), f"{family}ForCausalLM"
+    text, kind, eye = WITH_PICTURES[family]
+    config = getattr(transformers, f"{kind}Config")(
+        text_config=getattr(transformers, text)(**shape).to_dict(),
+        vision_config=eye,
+        image_token_index=10**6,
+        tie_word_embeddings=shape.get("tie_word_embeddings", False),
+    )
+    return config, f"{WHOLE_CLASSES.get(kind, kind)}ForConditionalGeneration"
 
 
 def stored_tensors(folder: Path) -> tuple[StoredTensor, ...]:

@@ -5,7 +5,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 from fake_cluster import run, until
-from fake_engine import DEVICE, OTHER, FakeEngine, assign
+from fake_engine import DEVICE, OTHER, assign
 from own_computer import StageProcesses, own_computer
 from worker_rig import Party, Rig, join
 
@@ -23,7 +23,7 @@ from potluck.ids import Digest
 from potluck.net.reactor import Reactor
 from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import Assign, DeviceId, Load, Message, Unloaded, WarmingUp
+from potluck.wire.messages import Assign, Load, Message, Unloaded, WarmingUp
 
 pytestmark = pytest.mark.net
 
@@ -220,9 +220,8 @@ def test_this_computer_knows_its_devices_once_its_engine_is_up(tmp_path: Path) -
     class Starting(StageProcesses):
         devices = ()
 
-        async def handle(self, device: DeviceId | None = None) -> FakeEngine:
+        async def look(self) -> None:
             self.devices = (DEVICE,)
-            return await super().handle(device)
 
     party = Party("Desk", tmp_path)
     desk = own_computer(party, Starting())

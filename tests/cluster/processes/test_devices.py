@@ -42,6 +42,8 @@ class FakeHandle:
         self.on_changed = on_changed
         self.on_exit = on_exit
         self.told: list[StageSettings] = []
+        self.may_settle = asyncio.Event()
+        self.may_settle.set()
         self.is_idle = False
         self.is_stopped = False
         FakeHandle.made.append(self)
@@ -57,6 +59,9 @@ class FakeHandle:
 
     def change(self, settings: StageSettings) -> None:
         self.told.append(settings)
+
+    async def settled(self) -> None:
+        await self.may_settle.wait()
 
 
 class Desk:
@@ -130,6 +135,28 @@ def test_who_asks_for_a_device_before_anything_is_up_waits_for_it(
             handle = await processes.handle(SECOND.id)
             assert handle.devices == (SECOND,)
             assert await processes.handle(GPU.id) is FakeHandle.made[0]
+
+    run(main())
+
+
+def test_a_look_waits_for_what_every_process_lends_by_the_last_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with Desk(monkeypatch) as processes:
+            await processes.look()
+            assert processes.devices == ALL
+            await processes.handle(CPU.id)
+            first, second = FakeHandle.made
+            first.may_settle.clear()
+            second.may_settle.clear()
+            looking = asyncio.create_task(processes.look())
+            first.may_settle.set()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not looking.done()
+            second.may_settle.set()
+            await looking
 
     run(main())
 

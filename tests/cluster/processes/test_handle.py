@@ -7,87 +7,20 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import run, until
+from stage_programs import DEAF, READY, Process
 
-from potluck.cluster.processes import handle
 from potluck.cluster.processes.handle import HandleTimes, StageHandle
-from potluck.cluster.processes.messages import LoadStage, StageSettings, Start
+from potluck.cluster.processes.messages import LoadStage, StageSettings
 from potluck.cluster.processes.watchdog import WatchTimes
-from potluck.errors import EngineError, IntegrityError, PotluckError
+from potluck.errors import EngineError, IntegrityError
 from potluck.wire.measuring_messages import Profile
-from potluck.wire.messages import NodeInfo, StepFailed
 
 pytestmark = pytest.mark.slow
 
-ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
 LOAD = LoadStage(
     home="", epoch=1, model_id="ab" * 32, config={}, scheme="f32", layers=(0, 1), embedding=True,
     head=True, context=8, tensors=(), next_hop=None,
 )  # fmt: skip
-
-# What every one of the programs begins with: the other end of the pipe, without torch.
-PRELUDE = """
-import sys, time
-from potluck.cluster.processes.messages import *
-from potluck.wire.messages import *
-DEVICE = DeviceInfo(kind="cpu", name="fake", memory_total=10, memory_free=5)
-def say(message):
-    sys.stdout.buffer.write(encode(message))
-    sys.stdout.buffer.flush()
-def hear():
-    while True:
-        frame = read_frame(sys.stdin.buffer)
-        if frame is None:
-            sys.exit(0)
-        message = decode_to_stage(frame)
-        if not isinstance(message, HealthCheck):
-            return message
-        say(Health(is_stuck=False))
-hear()
-"""
-READY = "say(Ready(devices=(DEVICE,), activation_port=4711))\n"
-DEAF = "while True: hear()\n"
-
-
-class Process:
-    """A handle whose process runs this program."""
-
-    def __init__(
-        self,
-        folder: Path,
-        program: str,
-        monkeypatch: pytest.MonkeyPatch,
-        times: HandleTimes | None = None,
-    ) -> None:
-        self.failures: list[StepFailed] = []
-        self.exits: list[PotluckError] = []
-        self.memory: list[int] = []
-        script = folder / "process.py"
-        script.write_text(PRELUDE + program)
-        start = asyncio.create_subprocess_exec
-
-        async def exec_script(
-            program: str, *_: str, **options: object
-        ) -> asyncio.subprocess.Process:
-            return await start(program, str(script), **options)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(handle.asyncio, "create_subprocess_exec", exec_script)
-        self.log = folder / "logs" / "engine.log"
-        self.previous_log = folder / "logs" / "engine.previous.log"
-        self.handle = StageHandle(
-            Start(identity_folder="", me=ME),
-            log_path=self.log,
-            on_step_failed=self.failures.append,
-            on_changed=lambda: self.memory.append(self.handle.devices[0].memory_free),
-            on_exit=self.exits.append,
-            times=times,
-        )
-
-    async def __aenter__(self) -> "Process":
-        await self.handle.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.handle.stop()
 
 
 MakeProcess = Callable[..., Process]
@@ -346,7 +279,8 @@ say(StepFailed(epoch=1, session="s", step=2, kind="engine", message="No."))
 
 def test_what_the_owner_says_reaches_it(process: MakeProcess) -> None:
     program = """
-assert hear() == StageSettings(memory_limit=99, threads=2)
+settings = hear()
+assert (settings.memory_limit, settings.threads) == (99, 2)
 say(StageUnloaded(re=hear().id))
 """
 
@@ -354,6 +288,43 @@ say(StageUnloaded(re=hear().id))
         async with process(READY + program + DEAF) as running:
             running.handle.change(StageSettings(memory_limit=99, threads=2))
             await running.handle.unload()
+
+    run(main())
+
+
+def test_what_it_lends_is_known_when_it_has_answered_the_last_settings(
+    process: MakeProcess,
+) -> None:
+    program = """
+def lend(nbytes, settings=None):
+    device = DeviceInfo(kind="cpu", name="fake", memory_total=10, memory_free=nbytes)
+    say(Memory(devices=(device,), re=settings and settings.id))
+first, last = hear(), hear()
+lend(4, first)
+lend(3)
+lend(2, last)
+hear()
+"""
+
+    async def main() -> None:
+        async with process(READY + program) as running:
+            await running.handle.settled()
+            running.handle.change(StageSettings(memory_limit=9))
+            running.handle.change(StageSettings(memory_limit=2))
+            await running.handle.settled()
+            assert running.memory == [4, 3, 2]
+            running.handle.change(StageSettings(memory_limit=1))
+            await running.handle.settled()  # it has ended
+
+    run(main())
+
+
+def test_one_that_does_not_answer_settings_is_not_waited_for(process: MakeProcess) -> None:
+    async def main() -> None:
+        async with process(READY + DEAF, HandleTimes(settle_s=0.01)) as deaf:
+            deaf.handle.change(StageSettings(memory_limit=1))
+            await deaf.handle.settled()
+            assert deaf.handle.devices[0].memory_free == 5
 
     run(main())
 

@@ -106,10 +106,10 @@ KERNELS: list[tuple[Emit, *tuple[Hashable, ...]]] = [
     (emit_read, READ_AHEAD[1]),
 ]
 
-# Paths that differ from another one by how they multiply integers, and the kernels that do: the pieces of all others
-# are the same ones.
+# Paths that differ from another one only in products: by how they multiply integers, and by how far ahead they prefetch.
+# The pieces of all other kernels are the same ones.
 ALIKE = {"avxvnni": "avx2", "i8mm": "neon", "dotprod": "neon"}
-OF_INTEGERS = (emit_product, emit_lookup)
+PRODUCTS = (emit_product, emit_lookup, emit_float_product)
 
 
 def compiled(
@@ -122,9 +122,9 @@ def compiled(
 
 
 @pytest.mark.parametrize(("path", "other"), ALIKE.items())
-def test_paths_of_one_processor_differ_by_how_they_multiply_integers(path: str, other: str) -> None:
+def test_paths_of_one_processor_differ_only_in_products(path: str, other: str) -> None:
     one, another = (next(each for each in PATHS if each.name == name) for name in (path, other))
-    names = ("name", "needs", "features", "dot", "tokens")
+    names = ("name", "needs", "features", "dot", "tokens", "reads_near")
 
     assert replace(one, **{name: getattr(another, name) for name in names}) == another
 
@@ -150,7 +150,7 @@ def test_every_kernel_compiles_and_needs_no_library(path: Path, triple: str) -> 
     """What a C library has here may be missing on another computer."""
     is_alike = path.name in ALIKE
     for kernel in KERNELS:
-        if is_alike and kernel[0] not in OF_INTEGERS:
+        if is_alike and kernel[0] not in PRODUCTS:
             continue
         machine, module = compiled(path, triple, *kernel)
 

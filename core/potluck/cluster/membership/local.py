@@ -96,13 +96,12 @@ class LocalComputer:
         return self._processes.devices
 
     async def look(self) -> None:
-        """Wait until the devices are known.
+        """Wait until the devices are known, and what they lend by the last settings.
 
         Raises:
             EngineError: no stage process starts on this computer.
         """
-        if not self.devices:
-            await self._processes.handle()
+        await self._processes.look()
 
     async def profile(self, wanted: Profile) -> Profiled:
         stage = await self._processes.handle(wanted.device)

@@ -125,6 +125,16 @@ class StageProcesses:
         processes = (self._best, *(other.process for other in self._others.values()))
         return tuple(one.running for one in processes if one.running is not None)
 
+    async def look(self) -> None:
+        """Wait until the devices are known, and what they lend by the last settings.
+
+        Raises:
+            EngineError: no process starts on this computer.
+        """
+        if not self.devices:
+            await self.handle()
+        await asyncio.gather(*(one.settled() for one in self.running()))
+
     async def handle(self, device: DeviceId | None = None) -> StageHandle:
         """The process of a device (None: the best one that works). It is started if needed.
 

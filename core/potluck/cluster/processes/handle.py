@@ -44,7 +44,7 @@ from potluck.cluster.processes.messages import (
     decode_from_stage,
     encode,
 )
-from potluck.cluster.processes.start import start_process
+from potluck.cluster.processes.start import keep_log, start_process
 from potluck.cluster.processes.watchdog import Watchdog, WatchTimes
 from potluck.reasons import reason
 from potluck.tasks import reschedule
@@ -75,6 +75,9 @@ class HandleTimes:
 
     start_s: float = 90.0  # importing torch on a cold disk took 12 s on an old laptop
     stop_s: float = 3.0
+    settle_s: float = (
+        5.0  # for what is lent after new settings; without it, what was lent before counts
+    )
     profile_s: float = 60.0
     load_silence_s: float = 60.0  # a load that reports no progress for so long is stuck
     unload_s: float = 20.0
@@ -124,6 +127,9 @@ class StageHandle:
         self._is_stopping = False
         self._steps, self._is_computing = 0, False  # as it said last
         self.held: Held | None = None  # what the process holds; None: nothing
+        self._settings = 0  # the number of those that were sent last
+        self._settled = asyncio.Event()  # set unless the process has still to answer these
+        self._settled.set()
 
     @property
     def is_idle(self) -> bool:
@@ -147,7 +153,7 @@ class StageHandle:
             EngineError: the process did not start; the message names its log.
         """
         try:
-            self._keep_log()
+            keep_log(self._log_path)
             self._process = await start_process(
                 "potluck.cluster.stage", self._log_path, _ENVIRONMENT, engine=self._engine
             )
@@ -167,7 +173,7 @@ class StageHandle:
             await self.stop()
             raise errors.EngineError(
                 f"The compute process did not start within {self._times.start_s:.0f} seconds."
-                f" Its log is {self._keep_log()}."
+                f" Its log is {keep_log(self._log_path)}."
             ) from None
         self._watching = asyncio.create_task(self._watchdog.run(), name="watchdog")
 
@@ -181,17 +187,6 @@ class StageHandle:
         assert self._process is not None
         with suppress(ProcessLookupError):
             self._process.kill()
-
-    def _keep_log(self) -> Path:
-        """Move the log of a process that has ended, for the next process. Returns its new path."""
-        previous = self._log_path.with_suffix(".previous.log")
-        try:
-            self._log_path.replace(previous)
-        except FileNotFoundError:  # it was moved when that process ended
-            return previous
-        except OSError:  # Windows: another program has it open
-            return self._log_path
-        return previous
 
     async def stop(self) -> None:
         """Ask the process to end; kill it if it does not."""
@@ -212,7 +207,15 @@ class StageHandle:
 
     def change(self, settings: StageSettings) -> None:
         """Have the process take over these settings, and read the identity's folder again."""
-        self._send(settings)
+        self._settings = next(self._requests)
+        self._send(msgspec.structs.replace(settings, id=self._settings))
+        self._settled.clear()
+
+    async def settled(self) -> None:
+        """Wait until `devices` have what the process lends by the last settings; not for long, if it does not say so."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._times.settle_s):
+                await self._settled.wait()
 
     async def profile(self, wanted: Profile) -> Profiled:
         """Measure this process's device, whichever the message names."""
@@ -355,6 +358,8 @@ class StageHandle:
                 self._is_computing, self._steps = message.steps != self._steps, message.steps
             case Memory():
                 self.devices = message.devices
+                if message.re == self._settings:
+                    self._settled.set()
                 self._on_changed()
             case LoadProgress():
                 self._on_progress(message)
@@ -380,12 +385,13 @@ class StageHandle:
 
     def _ended(self, status: int) -> None:
         self.held = None
+        self._settled.set()
         if self._watching is not None:
             self._watching.cancel()
         name = self._start.me.name
         if self.devices:
             name = place_name(name, self.devices[0], self.devices)
-        log = self._log_path if self._is_stopping else self._keep_log()
+        log = self._log_path if self._is_stopping else keep_log(self._log_path)
         what = "did not answer and was ended" if self._is_hung else f"stopped (status {status})"
         error = errors.EngineError(
             f"The compute process of {name} {what}. It is started again; its log is {log}.",

@@ -71,7 +71,7 @@ class StageSettings(Message, frozen=True, tag="stage_settings"):
     """All that can change while the process runs, whichever of it has changed.
 
     The identity's folder may have changed as well (a home joined or left, a computer revoked): it
-    is read again.
+    is read again. `memory` answers it.
     """
 
     memory_limit: int | None = None  # bytes of the RAM, and of each GPU
@@ -158,7 +158,7 @@ class Health(Message, frozen=True, tag="health"):
 
 
 class Memory(Message, frozen=True, tag="memory"):
-    """The memory that the devices lend now. Sent when it has changed by more than a little."""
+    """The memory that the devices lend now. Sent when it has changed by more than a little, and after new settings."""
 
     devices: tuple[DeviceInfo, ...]
 

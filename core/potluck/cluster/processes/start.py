@@ -46,6 +46,18 @@ async def start_process(
         os.close(log)  # the process has its own
 
 
+def keep_log(path: Path) -> Path:
+    """Move the log of a process that has ended, for the next process. Returns its new path."""
+    previous = path.with_suffix(".previous.log")
+    try:
+        path.replace(previous)
+    except FileNotFoundError:  # it was moved when that process ended
+        return previous
+    except OSError:  # Windows: another program has it open
+        return path
+    return previous
+
+
 def _python_path(engine: Path | None) -> str:
     """Where the process finds this package, so that a checkout runs without being installed, and torch."""
     package_folder = str(Path(potluck.__file__).parent.parent)

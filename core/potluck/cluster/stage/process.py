@@ -215,7 +215,7 @@ class StageServer:
     def _change(self, settings: StageSettings) -> None:
         self._lending.limit = settings.memory_limit
         self._loader.threads = self._lending.threads or settings.threads
-        self._tell_memory()
+        self._tell_memory(settings.id)
         try:
             self._identity.reload()
         except (IdentityError, OSError):  # the homes that were known before stay in force
@@ -427,8 +427,8 @@ class StageServer:
     def _all_lent(self) -> tuple[DeviceInfo, ...]:
         return self._lending.all(in_use=self._in_use())
 
-    def _tell_memory(self) -> None:
-        self._tell(Memory(devices=self._all_lent()))
+    def _tell_memory(self, request: int | None = None) -> None:
+        self._tell(Memory(devices=self._all_lent(), re=request))
 
     async def _report_memory(self) -> None:
         last = self._all_lent()

@@ -31,7 +31,9 @@ class Path:
     tokens: int  # whose products are computed at once; the fastest number, as measured
     registers: int = 8  # how many vectors of 16 f32 the registers hold
     half_in_hardware: bool = True  # whether instructions convert f16
-    reads_near: bool = False  # whether products prefetch what they read soon, rather than far ahead
+    # Whether products prefetch what they read soon, rather than far ahead. A Zen 2, with AVX2 alone, is faster so; a
+    # Xeon with AVX-512 VNNI is not, and nothing with AVX-VNNI was measured.
+    reads_near: bool = False
     fuses: bool = True  # whether an instruction multiplies and adds with one rounding
 
 
