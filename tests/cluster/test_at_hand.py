@@ -189,6 +189,7 @@ def test_model_that_does_not_fit_leaves_the_next_prompt_to_the_chosen_one(
     async def test(node: Node) -> None:
         await load(node, PlanRequest(model="red", context=128))
         await node.backend.set_role(RoleRequest(memory=1))
+        assert all(device.memory_free <= 1 for device in node.processes.devices)
         with pytest.raises(NotEnoughMemoryError):
             await chat(node, asking("blue"))
         await node.backend.set_role(RoleRequest(memory=0))

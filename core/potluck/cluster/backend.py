@@ -243,6 +243,8 @@ class NodeBackend:
         self._parts.library.downloads.limit(self._parts.lending.settings.download_limit_mb)
         if request.worker is not None and not request.while_held:
             self._parts.handover.chosen(worker=request.worker)
+        # A prompt that comes next goes another way to a process, and might overtake them.
+        await self._parts.lending.settled()
 
     async def make_main(self, node_id: str, request: schema.MainRequest) -> schema.HandedOver:
         if self._parts.activity.is_held("serve"):

@@ -20,7 +20,7 @@ def test_a_norm_of_16_bits_is_computed_in_32() -> None:
 
 def test_a_layer_norm_with_a_bias_is_that_of_torch_and_keeps_the_dtype() -> None:
     both, x = torch.randn(2, 6), 3 + torch.randn(2, 6)
-    expected = torch.layer_norm(x, (6,), *both, 1e-5)
+    expected = torch.nn.functional.layer_norm(x, (6,), both[0], both[1], 1e-5)
 
     for norm in (
         BiasedLayerNorm(both, 1e-5),

@@ -133,6 +133,10 @@ class StageProcesses:
         """
         if not self.devices:
             await self.handle()
+        await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until all processes have taken over the last settings, and said what they lend by them."""
         await asyncio.gather(*(one.settled() for one in self.running()))
 
     async def handle(self, device: DeviceId | None = None) -> StageHandle:

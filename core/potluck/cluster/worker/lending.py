@@ -92,6 +92,10 @@ class LendingSettings:
             self._saved = saved
         self._lend(in_force if is_held else self._saved, at_once=request.free_now)
 
+    async def settled(self) -> None:
+        """Wait until the stage processes have taken over the settings in force, but not for long."""
+        await self._processes.settled()
+
     def look(self, facts: Facts, now_s: float) -> None:
         """Lend or not by what was seen of this computer, and by the time. Call it every few seconds.
 

@@ -81,7 +81,9 @@ def test_without_what_stands_beside_it_the_text_has_the_whole_row(show: Show) ->
     window, row, beside = show(text, needs=10_000, width=400)
 
     beside.hide()
-    window.layout().activate()
+    layout = window.layout()
+    assert layout is not None
+    layout.activate()
 
     assert not row.is_folded(400)
     assert text.width() > 300
