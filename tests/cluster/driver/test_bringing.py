@@ -51,6 +51,12 @@ class Home:
             yield pipeline
 
 
+async def settle() -> None:
+    """Let what is ready run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 def computed(chain: FakeChain) -> int:
     """How many tokens the chain has computed."""
     return sum(forward.tensor.shape[0] for forward in chain.forwards)
@@ -176,5 +182,29 @@ def test_steps_that_were_not_sent_when_a_plan_ends_are_not_sent_any_more() -> No
             assert conversation.arrived == cached
             answering.cancel()
             await asyncio.wait([answering])
+
+    run(main())
+
+
+def test_what_was_not_sent_when_a_plan_ends_is_not_taken_for_computed_if_its_request_ends_then() -> (
+    None
+):
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            await answer(home.generator, PROMPT, 3)
+            await first.drain(5.0)
+            edited = [*PROMPT[:60], *range(500, 535)]
+            asking = asyncio.create_task(answer(home.generator, edited, 3))
+            await settle()
+            first.shut()
+            await settle()
+            asking.cancel()
+            await asyncio.wait([asking])
+            chain = next_chain(home.chain)
+            async with attached(home.generator, chain, epoch=2, context=400, room=400) as second:
+                await home.generator.bring(first, second).run()
+                following = [*edited, 7]
+                assert await answer(home.generator, following, 3) == expected(following, 3)
 
     run(main())

@@ -297,6 +297,7 @@ class Generator:
                     yield token
             finally:
                 ahead.stop()
+                conversation.forget_unsent()
                 if is_kept:
                     conversation.keep()
                 else:
