@@ -10,6 +10,7 @@ from fake_chain import FakeChain
 from fake_cluster import run, until
 
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import PeerLostError
 
@@ -27,8 +28,8 @@ def next_chain(before: FakeChain) -> FakeChain:
 class Home:
     """A generator, and chains of one plan after the other."""
 
-    def __init__(self) -> None:
-        self.generator = Generator(recover=self._recover)
+    def __init__(self, limits: AnswerLimits | None = None) -> None:
+        self.generator = Generator(recover=self._recover, limits=limits or AnswerLimits())
         self.chain = FakeChain()
         self.is_changed = asyncio.Event()
 
@@ -205,6 +206,29 @@ def test_what_was_not_sent_when_a_plan_ends_is_not_taken_for_computed_if_its_req
             async with attached(home.generator, chain, epoch=2, context=400, room=400) as second:
                 await home.generator.bring(first, second).run()
                 following = [*edited, 7]
+                assert await answer(home.generator, following, 3) == expected(following, 3)
+
+    run(main())
+
+
+def test_who_gives_up_while_the_caches_come_leaves_the_conversation_to_the_next_one() -> None:
+    async def main() -> None:
+        home = Home(AnswerLimits(conversations=1))
+        async with home.first() as first:
+            over = await answer(home.generator, PROMPT, 3)
+            chain = next_chain(home.chain)
+            chain.never_takes = True
+            async with home.second(first, chain) as second:
+                bringing = home.generator.bring(first, second)
+                bringing._end = bringing._clock() + 0.05
+                running = asyncio.create_task(bringing.run())
+                following = [*PROMPT, *over, 7]
+                asking = asyncio.create_task(answer(home.generator, following, 3))
+                await settle()
+                asking.cancel()
+                await asyncio.wait([asking])
+                await running
+                assert not home.generator.uses(second)
                 assert await answer(home.generator, following, 3) == expected(following, 3)
 
     run(main())
