@@ -309,3 +309,21 @@ def test_a_conversation_that_has_gone_to_a_replica_meanwhile_is_left_alone() -> 
                 assert not third.expected
 
     run(main())
+
+
+def test_an_answer_is_not_waited_for_when_the_new_plan_has_broken() -> None:
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            stream = home.generator.tokens(PROMPT, GREEDY, limit=30, usage=Usage())
+            await anext(stream)  # its reader takes no more
+            async with home.second(first, next_chain(home.chain)) as second:
+                running = asyncio.create_task(home.generator.bring(first, second).run())
+                await settle()
+                assert not running.done()
+                second.fail(PeerLostError("Laptop is gone."))
+                async with asyncio.timeout(3):
+                    await running
+            await stream.aclose()
+
+    run(main())

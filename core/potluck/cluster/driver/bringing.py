@@ -100,6 +100,8 @@ class Bringing:
 
     async def run(self) -> Brought:
         """Bring all, those used last first; then those of the plan before are of no use any more."""
+        broken = asyncio.create_task(self._pipeline.wait_broken())
+        broken.add_done_callback(lambda _: self._came.set())
         try:
             for conversation, coming in self._idle:
                 await self._settle(conversation, coming)
@@ -111,6 +113,7 @@ class Bringing:
             logger.warning("an answer did not go on in time: its tokens are computed again")
             self._brought.again += len(self._answering)
         finally:
+            broken.cancel()
             self._answering.clear()
             for conversation, coming in self._idle:
                 if coming is not None:
