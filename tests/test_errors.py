@@ -10,8 +10,24 @@ from potluck.errors import (
     PeerLostError,
     PotluckError,
     by_code,
+    format_bytes,
     rebuild,
 )
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "shown"),
+    [
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (190 * 10**6, "190 MB"),
+        (5.24e9, "5.2 GB"),
+        (20e9, "20 GB"),
+        (-2e12, "-2000 GB"),
+    ],
+)
+def test_a_size_has_a_decimal_only_if_it_says_something(nbytes: float, shown: str) -> None:
+    assert format_bytes(nbytes) == shown
 
 
 def test_every_error_has_a_code_of_its_own_to_travel_by() -> None:

@@ -86,6 +86,7 @@ _MACHINES = {
     "x86": "32-bit x86",
 }
 _FIRST_11 = 22000  # build of Windows; its version says 10 there, too
+_SERVERS = ((26100, "2025"), (20348, "2022"), (17763, "2019"), (14393, "2016"))  # first builds
 
 
 def system_line(seen: platform.uname_result, release: Mapping[str, str], mac: str) -> str:
@@ -103,13 +104,21 @@ def system_line(seen: platform.uname_result, release: Mapping[str, str], mac: st
             return f"macOS {mac}, {chip}"
         case "Windows":
             build = seen.version.rpartition(".")[2]
-            is_11 = build.isdigit() and int(build) >= _FIRST_11
-            return f"Windows {'11' if is_11 else seen.release}, build {build}, {machine}"
+            return f"Windows {_windows(seen.release, build)}, build {build}, {machine}"
         case _:
             kernel = f"{seen.system} {'.'.join(seen.release.split('.')[:2])}"
             name = release.get("NAME", "").removesuffix(" GNU/Linux")
             named = " ".join(filter(None, (name, release.get("VERSION_ID"))))
             return ", ".join(filter(None, (named, kernel, machine)))
+
+
+def _windows(release: str, build: str) -> str:
+    """Return which Windows it is: `11`, `Server 2025`. Python may know only older ones than this."""
+    number = int(build) if build.isdigit() else 0
+    if "Server" in release:
+        known = (name for first, name in _SERVERS if number >= first)
+        return f"Server {next(known, release.replace('Server', '').strip())}"
+    return "11" if number >= _FIRST_11 else release
 
 
 def _release() -> Mapping[str, str]:

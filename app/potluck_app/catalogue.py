@@ -17,6 +17,7 @@ from msgspec import Struct
 _UNITS = "B|kB|MB|GB|%|s|ms|min|h|Mbit/s|Gbit/s|MB/s|GB/s|kB/s"
 _NUMBER = rf"(?!\d+\.\d+\.)\d+(?:,\d{{3}})*(?:\.\d+)?[kM]?(?: (?:{_UNITS}))?(?: \d+ min)?"
 _NUMBERS = re.compile(_NUMBER)
+_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(, \d\d:\d\d)?")
 _PLACE = re.compile(r"(\{[#=]?\})")
 _SEPARATORS = re.compile(r"(\n|\s+·\s+)")
 _SENTENCES = re.compile(r"(?<=[.!?])( )")
@@ -30,6 +31,7 @@ class File(Struct, frozen=True, kw_only=True):
 
     name: str  # of the language, in the language
     decimal: str  # the sign in decimal numbers
+    date: str = "{0}-{1}-{2}"  # of year, month and day
     texts: dict[str, str]
 
 
@@ -153,7 +155,7 @@ class Catalogue:
         pairs = zip(template.places, values, strict=True)
         if any(place == "{=}" and not self._is_text(value) for place, value in pairs):
             return None
-        known = [self._number(value) or self.of(value, True) for value in values]
+        known = [self._plain(value) or self.of(value, True) for value in values]
         if template.is_weak and not any(known):
             are_names = all(value.count(" ") < _NAME_WORDS for value in values)
             if not (is_part and template.says_more and are_names):
@@ -161,7 +163,10 @@ class Catalogue:
         pairs = zip(known, values, strict=True)
         return template.target.format(*(new or self._left(old) for new, old in pairs))
 
-    def _number(self, value: str) -> str | None:
+    def _plain(self, value: str) -> str | None:
+        """Return a number or a date as it is written in this language; None: it is neither."""
+        if date := _DATE.fullmatch(value):
+            return self._file.date.format(*date.groups()) + (date[4] or "")
         if not _NUMBERS.fullmatch(value):
             return None
         swap = str.maketrans({".": self._file.decimal, ",": "."})

@@ -119,7 +119,7 @@ QToolButton:pressed {{ background: {t.border}; }}
 QToolButton:focus {{ border-color: {t.accent}; }}
 QToolButton:disabled {{ color: {t.text3}; }}
 QToolButton::menu-indicator {{ image: none; }}
-QToolButton[kind="inline"] {{ border: none; padding: 0 6px 0 0; min-height: 32px; }}
+QToolButton[kind="inline"] {{ border: none; padding: 0; min-height: 32px; }}
 QToolButton[kind="picture"] {{ padding: 0; min-height: 0; }}
 QToolButton[kind="rail"] {{
     border-radius: 10px; font-size: 11px; padding: 5px 0 3px 0; min-width: 56px; min-height: 47px;

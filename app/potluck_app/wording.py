@@ -20,9 +20,7 @@ _SEAM = re.compile(r"(?<=\w[/\\_-])(?=\w)")  # in a path or an address, where it
 _PIECE = re.compile(r".{4}")
 _LONG_PART = 25  # characters
 _BREAK = "\u200b"  # a space without width
-_UNITS = (
-    r"(?:°C|[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tok/s|tokens?/s|Token/s|tokens?|Token)(?![\w/])"
-)
+_UNITS = r"(?:°C|[kMG]?B|[kMG]B/s|[MG]bit/s|%|s|ms|min|h|tokens?/s|Token/s|tokens?|Token)(?![\w/])"
 _BEFORE_UNIT = re.compile(rf"(?<=\d) (?={_UNITS})")
 _BEFORE_DOT = re.compile(r" (?=·)")
 _RATE = re.compile(r"(?<=\w)/(?=s\b)")
@@ -79,8 +77,8 @@ def duration(seconds: float) -> str:
 
 
 def tokens_per_s(value: float) -> str:
-    """Return a model's speed: `7.9 tok/s`."""
-    return f"{value:.0f} tok/s" if value >= 99.5 else f"{value:.1f} tok/s"
+    """Return a model's speed: `7.9 tokens/s`."""
+    return f"{value:.0f} tokens/s" if value >= 99.5 else f"{value:.1f} tokens/s"
 
 
 def thousands(count: int) -> str:
@@ -136,7 +134,7 @@ def _broken(word: str) -> str:
 
 
 def together(text: str) -> str:
-    """Return a text in which no line ends before a unit or a `·`, within `tok/s`, or after the `/` of a root.
+    """Return a text in which no line ends before a unit or a `·`, within `tokens/s`, or after the `/` of a root.
 
     What stands between two `·` stays in one line, too, if it is short.
     """

@@ -57,12 +57,14 @@ Data: TypeAlias = Mapping[str, str | int | float | bool | None]
 
 
 def format_bytes(count: float) -> str:
-    """Format a size in decimal units for people: `5.2 GB`."""
-    for unit in ("B", "kB", "MB"):
-        if abs(count) < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    """Format a size in decimal units for people: `5.2 GB`, `190 MB`."""
+    if abs(count) < 1000:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB"):
         count /= 1000
-    return f"{count:.1f} GB"
+        if abs(count) < 1000 or unit == "GB":
+            break
+    return f"{count:.1f}".removesuffix(".0") + f" {unit}"
 
 
 class PotluckError(Exception):

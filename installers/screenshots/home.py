@@ -167,7 +167,7 @@ def blind(state: ClusterState) -> ClusterState:
 def failed(state: ClusterState) -> ClusterState:
     """Return the state after a model could not be loaded."""
     text = (
-        "The model needs 21.0 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
+        "The model needs 21 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
         " free memory, or choose a smaller model or context."
     )
     model = ModelState(name="Qwen3 32B", state="failed", message=text)

@@ -23,7 +23,7 @@ TOGETHER = _fit(
     alone=False,
 )
 LARGE = _fit(
-    "Would fit with 8.0 GB more memory: close other programs on Gaming PC, or add a computer.",
+    "Would fit with 8 GB more memory: close other programs on Gaming PC, or add a computer.",
     None,
     alone=False,
     missing=8 * GB,
@@ -200,7 +200,7 @@ UNKNOWN_ACCOUNT = (
 )
 NO_ROOM = (
     "Qwen/Qwen3-4B-GGUF (Q4_K_M) needs 2.5 GB more on the disk of /home, of which 1.1 GB are free: 2.4 GB"
-    " are missing, with 1.0 GB left for others. Delete models or other files, and try again."
+    " are missing, with 1 GB left for others. Delete models or other files, and try again."
 )
 FOUND = tuple(
     replace(model, about="", downloads=count, license=model.license)

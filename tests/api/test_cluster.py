@@ -160,7 +160,7 @@ def test_a_load_that_fails_ends_with_the_error(server: Server, http: httpx.Clien
     last = json.loads(response.text.strip().splitlines()[-1][6:])
     assert last["state"] == "failed"
     assert last["error"]["code"] == "not_enough_memory"
-    assert "4.0 GB are missing" in last["message"]
+    assert "4 GB are missing" in last["message"]
 
 
 def test_models_are_listed(http: httpx.Client) -> None:

@@ -61,6 +61,10 @@ DEBIAN = {"NAME": "Debian GNU/Linux", "VERSION_ID": "13", "PRETTY_NAME": "Debian
         (("Windows", "10", "10.0.26100", "AMD64"), {}, "", "Windows 11, build 26100, 64-bit x86"),
         (("Windows", "10", "10.0.19045", "AMD64"), {}, "", "Windows 10, build 19045, 64-bit x86"),
         (("Windows", "11", "10.0.22631", "ARM64"), {}, "", "Windows 11, build 22631, 64-bit ARM"),
+        (("Windows", "2025Server", "10.0.26100", "AMD64"), {}, "", "Windows Server 2025, build 26100, 64-bit x86"),
+        (("Windows", "2022Server", "10.0.26100", "AMD64"), {}, "", "Windows Server 2025, build 26100, 64-bit x86"),
+        (("Windows", "2022Server", "10.0.20348", "AMD64"), {}, "", "Windows Server 2022, build 20348, 64-bit x86"),
+        (("Windows", "2012ServerR2", "6.3.9600", "AMD64"), {}, "", "Windows Server 2012R2, build 9600, 64-bit x86"),
     ],
 )  # fmt: skip
 def test_the_system_is_said_as_people_name_it(

@@ -156,7 +156,7 @@ def test_an_error_before_the_first_token_is_a_sentence(
 
     assert heard.text == ""
     assert heard.ends[0].error is not None
-    assert "9.0 GB are missing" in heard.ends[0].error
+    assert "9 GB are missing" in heard.ends[0].error
 
 
 def test_an_error_in_the_middle_keeps_what_came(

@@ -117,7 +117,7 @@ SAID += (
     "Mac is left out: it helps Attic just now. Laptop is left out: it runs on its battery.",
     "The computer cannot be reached at 10.0.0.5: no Potluck answers there; 10.0.0.6: nothing answers there in"
     " time. Is it switched on, in the same network, and does its firewall let Potluck in?",
-    "Mac: One layer of this model has 1.2 GB, and this computer lends 512.0 MB. It cannot take part with this"
+    "Mac: One layer of this model has 1.2 GB, and this computer lends 512 MB. It cannot take part with this"
     " model.",
     "Mac: The compute process cannot be started: the memory is full. Restart Potluck; its log would be /log.",
     "config.json says hidden_size = 0, but it must be a whole number from 1 to 65536. The file is damaged or not"
@@ -193,7 +193,7 @@ def words() -> Catalogue:
         "{#} of {} lent": "von {1} sind {0} weg",
         "this computer": "dieser Computer",
     }
-    return Catalogue(File(name="Test", decimal=",", texts=texts))
+    return Catalogue(File(name="Test", decimal=",", date="{2}.{1}.{0}", texts=texts))
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,9 @@ def words() -> Catalogue:
         ("Mac · Ready · 1,200.5 MB", "Mac · Bereit · 1.200,5 MB"),
         ("Mac said no. Then it went.", "Mac sagte nein. Then it went."),
         ("Mac said no. Desk said no.", "Mac sagte nein. Desk sagte nein."),
+        ("2027-03-31 said no.", "31.03.2027 sagte nein."),
+        ("2027-03-31, 18:30 said no.", "31.03.2027, 18:30 sagte nein."),
+        ("gpt-4o-2024-08-06 said no.", "gpt-4o-2024-08-06 sagte nein."),
         ("0.1.2", None),
         ("10.0.0.1:4711", None),
         ("An unknown thing and another", None),

@@ -135,7 +135,7 @@ def test_a_very_long_word_may_go_on_in_the_next_line() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "7.9 tok/s · 118 tokens · 1.2 s to first token",
+        "7.9 tokens/s · 118 tokens · 1.2 s to first token",
         "It takes about 8.2 tokens/s for one user.",
         "7,9 Token/s · 118 Token · 1,2 s bis zum ersten Token",
         "Qwen3 8B  ·  3.4 GB of 12 GB at 420 Mbit/s, 62 % in 40 s",

@@ -10,6 +10,7 @@ from fake_backend import Server
 from fake_bench import BENCH
 
 from potluck.api.values import benching, schema
+from potluck.cli.bench import put_result
 from potluck.errors import NotEnoughMemoryError
 
 pytestmark = pytest.mark.net
@@ -39,14 +40,23 @@ def test_a_bench_for_people(potluck: Potluck, capsys: Output) -> None:
     shown, progress = capsys.readouterr()
     assert "Making random weights of llama-1b: 50%" in progress
     assert "Sending" not in progress
-    assert "llama-1b in int4, 700.0 MB of weights a token" in shown
+    assert "llama-1b in int4, 700 MB of weights a token" in shown
     assert "25.0 tokens/s, 88% of the floor (28.5); 24.5 predicted" in shown
-    assert "20.0 GB/s" in shown
+    assert "20 GB/s" in shown
     assert "A layer takes 2150 µs." in shown
-    assert (
-        "After 4096 cached tokens: 19.0 tokens/s, 79% of the floor with 134.0 MB of cache" in shown
-    )
+    assert "After 4096 cached tokens: 19.0 tokens/s, 79% of the floor with 134 MB of cache" in shown
     assert "(24.0); 20.5 predicted. Prefill there: 110.0 tokens/s." in shown
+
+
+def test_a_bench_of_an_older_node_has_no_prediction_for_the_prompt(
+    capsys: Output,
+) -> None:
+    told = msgspec.to_builtins(BENCH)
+    del told["predicted_prefill_tokens_per_s"]
+
+    put_result(msgspec.convert(told, benching.BenchResult))
+
+    assert "Prefill: 200.0 tokens/s, of 512.\n" in capsys.readouterr().out
 
 
 def test_what_was_asked_for_reaches_the_node(
@@ -97,4 +107,4 @@ def test_a_bench_that_fails_says_why(server: Server, potluck: Potluck, capsys: O
     server.backend.load_error = NotEnoughMemoryError(12_000_000_000, 8_000_000_000)
 
     assert potluck("bench") == NotEnoughMemoryError.exit_status
-    assert "4.0 GB are missing" in capsys.readouterr().err
+    assert "4 GB are missing" in capsys.readouterr().err

@@ -29,7 +29,7 @@ def test_it_says_what_is_there(server: Server, potluck: Potluck, capsys: Output)
 
     out = capsys.readouterr().out
     assert "Engine: installed (PyTorch 2.13.0, cpu)" in out
-    assert "It came: 200.0 MB from your home." in out
+    assert "It came: 200 MB from your home." in out
 
 
 def test_a_missing_one_is_a_failure_with_what_to_do(
@@ -39,7 +39,7 @@ def test_a_missing_one_is_a_failure_with_what_to_do(
 
     assert potluck("engine", "status") == 1
 
-    assert "Install it. It takes 200.0 MB to fetch." in capsys.readouterr().out
+    assert "Install it. It takes 200 MB to fetch." in capsys.readouterr().out
 
 
 def test_it_is_installed_from_a_folder(

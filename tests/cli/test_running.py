@@ -17,11 +17,11 @@ Potluck = Callable[..., int]
 Output = pytest.CaptureFixture[str]
 
 SERVING = """\
-guide: ready, f32, 2048 tokens of context, 50.0 tokens/s in the last answer
+guide: ready, f32, 2,048 tokens of context, 50.0 tokens/s in the last answer
 Answers: 2 under way, 1 waiting.
 COMPUTER  DEVICE  LAYERS  MEMORY OF THE COMPUTER
-here      cpu     0 to 1  2.0 GB
-there     cuda:0  2 to 5  3.0 GB
+here      cpu     0 to 1  2 GB
+there     cuda:0  2 to 5  3 GB
 Other programs are answered at http://127.0.0.1:8000/v1.
 """
 

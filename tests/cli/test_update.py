@@ -78,5 +78,5 @@ def test_the_other_computers_and_the_way_back_are_shown(
     assert potluck("update") == 0
     out = capsys.readouterr().out
     assert "potluck update back" in out
-    assert "5.0 MB from your home" in out
+    assert "5 MB from your home" in out
     assert "It asks its owner." in out

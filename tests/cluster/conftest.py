@@ -1,6 +1,7 @@
 """What the tests of a cluster share: one small model on disk, an event loop for a module, and two nodes."""
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,6 +17,8 @@ from whole_nodes import UnusedEngine, find_in_memory, paired
 from worker_bench import Bench
 
 from potluck.cluster.node import Node
+from potluck.ids import Digest
+from potluck.store.chunks import ChunkStore
 from potluck.store.registry import LocalModel, open_model
 
 
@@ -25,6 +28,21 @@ def free_loop() -> Iterator[None]:
     with watching() as blocking:
         yield
     assert not blocking, "\n".join(blocking)
+
+
+@pytest.fixture
+def removed_in_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A test fails when its event loop removes a tensor: Windows may keep the file, which is waited for."""
+    discard, by_loop = ChunkStore.discard, list[Digest]()
+
+    def discarded(store: ChunkStore, digest: Digest) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            by_loop.append(digest)
+        return discard(store, digest)
+
+    monkeypatch.setattr(ChunkStore, "discard", discarded)
+    yield
+    assert not by_loop
 
 
 @pytest.fixture(scope="session")

@@ -146,7 +146,7 @@ def test_a_bench_that_the_context_has_no_room_for_is_refused_before_anything_is_
         with pytest.raises(UsageError, match=r"smaller --prompt, or a --context of 520"):
             async for _ in backend.bench(BenchRequest(plan=plan, prompt=511)):
                 pass
-        with pytest.raises(UsageError, match=r"the context holds 32768.* smaller --tokens"):
+        with pytest.raises(UsageError, match=r"the context holds 32,768.* smaller --tokens"):
             async for _ in backend.bench(
                 BenchRequest(plan=PlanRequest(shape="qwen-0.5b"), tokens=40_000)
             ):

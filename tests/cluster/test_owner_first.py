@@ -37,7 +37,13 @@ def test_computers_stay_awake_while_they_answer_and_one_whose_owner_plays_is_pla
     monkeypatch.setattr(node, "USE_S", 0.05)
     monkeypatch.setattr(awake, "RELEASE_S", 0.1)
     seen = Vitals(battery=0.5, heat_c=70.0)
-    game = replace(AT_REST, is_full_screen=lambda: plays[0], vitals=lambda: seen)
+
+    def sensed(before: Vitals) -> Vitals:
+        if plays[0]:
+            raise OSError("a sensor that fails")  # the rules go on
+        return seen
+
+    game = replace(AT_REST, is_full_screen=lambda: plays[0], vitals=sensed)
     monkeypatch.setattr(node_parts, "looks", lambda: game)
     monkeypatch.setattr(node, "LOOK_S", 0.05)
     monkeypatch.setattr("potluck.api.values.politeness.CALM_S", 0.1)

@@ -63,6 +63,7 @@ def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
         lent = laptop.backend.state().node
         assert lent.lent_to == ("Desk",)
         assert (lent.lent_model, lent.lent_of) == (desk.backend.state().model.name, 6)
+        assert (lent.lent_layers, lent.lent_as) == (4, "layers")
 
     run(main())
 

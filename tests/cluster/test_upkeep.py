@@ -161,6 +161,26 @@ def test_a_model_that_was_never_opened_is_not_read_to_prune(cellar: Cellar, tmp_
     assert len(list(cellar.digests.rglob("*.json"))) == 1
 
 
+def test_only_what_is_gone_is_said_to_be_deleted(
+    cellar: Cellar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cellar.sessions.mkdir()
+    for name in ("a.session", "b.session"):
+        (cellar.sessions / name).write_bytes(b"what was said")
+
+    def removed(path: Path, **_: object) -> None:
+        if path.name in ("a.session", cellar.theirs):
+            raise PermissionError  # Windows keeps what somebody reads
+        path.unlink(missing_ok=True)
+
+    for module in ("potluck.store.chunks.remove", "potluck.cluster.upkeep.remove"):
+        monkeypatch.setattr(module, removed, raising=False)
+
+    found = run(cellar.upkeep.prune(dry_run=False))
+
+    assert found == Pruned(tensors=0, sessions=1, nbytes=len(b"what was said"), deleted=True)
+
+
 def test_pruning_deletes_all_caches_of_conversations(cellar: Cellar) -> None:
     cellar.sessions.mkdir()
     kept = cellar.sessions / "a.session"

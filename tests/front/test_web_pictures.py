@@ -113,7 +113,7 @@ def test_a_name_of_the_home_is_not_asked(host: str) -> None:
         ("/router", "not on the Internet"),
         ("/disk", "no address of a picture"),
         ("/round", "without an end"),
-        ("/large", "more than the 1.0 kB"),
+        ("/large", "more than the 1 kB"),
         ("/empty", "nothing at"),
         ("/gone", "status 404"),
         ("/same", "status 304"),

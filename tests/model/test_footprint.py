@@ -228,7 +228,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     )
     footprint.check(footprint.total, "Laptop", 4096)
     with pytest.raises(
-        OutOfMemoryError, match=r"Laptop lends .* of cache for 4096 tokens"
+        OutOfMemoryError, match=r"Laptop lends .* of cache for 4,096 tokens"
     ) as raised:
         footprint.check(footprint.total - 1, "Laptop", 4096)
     assert raised.value.data == {"needed": footprint.total, "available": footprint.total - 1}
@@ -244,7 +244,7 @@ def test_a_refusal_says_what_of_it_is_weights_cache_and_room_to_compute() -> Non
         (1_000_000_000, ", and its part of the model needs"),
         (3_250_000_000, ": "),
         (3_000_000_000, " of weights"),
-        (200_000_000, " of cache for 4096 tokens"),
+        (200_000_000, " of cache for 4,096 tokens"),
         (50_000_000, " to compute with"),
     ):
         assert format_bytes(nbytes) + of in raised.value.message

@@ -59,7 +59,7 @@ def test_who_computes_faster_reads_for_who_answers_faster(
     assert 15_000 < alone < 17_000  # 20 chunks of 800 ms
     assert 1300 < apart < 1500  # as many tokens, ten times as fast, then the last rows
     assert reading.explanation.startswith(
-        "PC reads your prompt, Mac writes the answer: first token of a prompt of 2000 tokens after"
+        "PC reads your prompt, Mac writes the answer: first token of a prompt of 2,000 tokens after"
         f" {apart / 1000:.1f} s instead of {alone / 1000:.0f} s."
     )
     assert reading.least_tokens == 256
@@ -194,7 +194,7 @@ def test_a_prompt_whose_cache_is_too_large_is_read_where_it_is_answered(
     _, reading = planned(replace(sizes, most_bytes=200_000_000), home)
     assert reading is not None
     assert reading.most_tokens == 4000
-    assert "more than 4000 tokens" in reading.explanation
+    assert "more than 4,000 tokens" in reading.explanation
 
 
 def test_the_link_sets_the_pace_of_a_long_prompt(sizes: Sizes, home: list[DeviceCost]) -> None:

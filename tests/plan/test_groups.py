@@ -9,12 +9,13 @@ from random import Random
 import pytest
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
+from potluck.ids import NodeId
 from potluck.plan.cost import HOP_SOFTWARE_MS, DeviceCost, HopCost, Links, ModelShape
 from potluck.plan.groups import (
     SUMS,
     group_of,
-    groups_that_may_pay,
     sums_ms,
+    weigh_groups,
     with_groups,
 )
 from potluck.plan.placement import RANKS_GAIN, make_plan
@@ -50,8 +51,8 @@ def test_shares_are_by_speed_and_the_slowest_counts_with_the_sums(home: Home) ->
     group = group_of(shape, devices, links, (0, 1), sums={}, prefill_tokens=64)
 
     assert group.shares == (3, 1)
-    each = sums_ms(links, devices[:2], 4 * shape.width, {})
-    assert each == pytest.approx(SUMS * (0.2 + HOP_SOFTWARE_MS + 4 * shape.width / 1e5))
+    each = sums_ms(links, devices[:2], 4 * shape.hidden_size, {})
+    assert each == pytest.approx(SUMS * (0.2 + HOP_SOFTWARE_MS + 4 * shape.hidden_size / 1e5))
     assert group.cost.decode_ms == pytest.approx((0.75 * 4.0 + each,))
     assert group.cost.prefill_ms[0] > group.cost.decode_ms[0]
 
@@ -120,7 +121,7 @@ def test_groups_that_cannot_be_are_refused(
 def divisible(home: Home) -> Home:
     """The same, with a model that ranks can share."""
     shape, devices, links = home
-    return replace(shape, divided=(1.0,), width=1024), devices, links
+    return replace(shape, divided=(1.0,), hidden_size=1024), devices, links
 
 
 def test_a_group_is_chosen_where_it_pays_and_the_plan_says_why(home: Home) -> None:
@@ -163,11 +164,13 @@ def test_measured_sums_count_in_place_of_what_the_link_lets_expect(home: Home) -
 
     saved = sums_ms(links, devices, 4096, {}) - sums_ms(links, devices, 4096, {pair: quick})
     assert estimated.token_ms - ranked.token_ms == pytest.approx(20 * saved)
+    gpus = [replace(device, can_rank=False) for device in devices]  # which sum in another way
+    assert sums_ms(links, gpus, 4096, {pair: quick}) == sums_ms(links, devices, 4096, {})
     assert "of which its sums take 0.2 ms, and Desktop alone 8.0 ms" in ranked.explanation
     assert not any(stage.is_ranked for stage in apart.stages)
     assert (
         "Desktop + Attic do not compute layers together: a layer would take them 13 ms, of which its sums 9.0 ms,"
-        " and Desktop alone 8.0 ms." in apart.explanation
+        " and Attic alone 8.0 ms." in apart.explanation
     )
     assert (
         "do not compute"
@@ -185,6 +188,45 @@ def test_a_group_that_reads_prompts_more_slowly_is_not_chosen_and_the_plan_says_
 
     assert not any(stage.is_ranked for stage in plan.stages)
     assert "for 128 tokens of a prompt, and Attic alone 80 ms." in plan.explanation
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "own", "others", "changes", "said"),
+    [
+        (0.1, {}, [], {"shared_disk_bytes": 10**9}, "a model that reads a table from the disk is not"),
+        (0.1, {"memory": 8}, [1.0], {}, "one of them has no memory for its share of a layer"),
+        # A token takes 160.7 ms on one of the two, and 152.7 ms with both.
+        (1.8, {}, [], {}, "with them a token would take 153 ms instead of 161 ms, and so small a gain may"),
+        (0.1, {}, [1.0], {}, "with them a token would take 25 ms instead of 21 ms."),
+        (0.1, {"memory": 12}, [1.0], {}, "their memory or the number of layers leaves no share"),
+        (1.8, {}, [0.1, *[4.0] * 6], {}, "40 other groups take less time for a layer, and no more"),
+    ],
+)  # fmt: skip
+def test_why_computers_whose_sums_were_measured_do_not_compute_layers_together(
+    home: Home,
+    latency_ms: float,
+    own: dict[str, int],
+    others: list[float],
+    changes: dict[str, int],
+    said: str,
+) -> None:
+    shape, devices, links = divisible(home)
+    pair = [replace(one, decode_ms=(8.0,), prefill_ms=(80.0,), **own) for one in devices[:2]]
+    more = [
+        replace(devices[2], name=f"PC {k}", node=NodeId(f"{k}" * 64), decode_ms=(ms,))
+        for k, ms in enumerate(others)
+    ]
+    sums = {(pair[0].node, pair[1].node): HopCost(latency_ms=latency_ms, ms_per_byte=1e-6)}
+    nodes, (link, *_) = [one.node for one in (*pair, *more)], links.values()
+    plan = make_plan(
+        replace(shape, **changes),
+        [*pair, *more],
+        dict.fromkeys(permutations(nodes, 2), link),
+        sums=sums,
+    )
+
+    assert not any(stage.is_ranked for stage in plan.stages)
+    assert f"Desktop + Attic do not compute layers together: {said}" in plan.explanation
 
 
 @pytest.mark.parametrize("wrong", [-1.0, inf])
@@ -224,7 +266,7 @@ def test_routes_with_groups_equal_brute_force(
             for pair in links
             if random.random() < 0.7
         }
-        groups = groups_that_may_pay(shape, devices, links, sums=sums, prefill_tokens=16)
+        groups, _ = weigh_groups(shape, devices, links, sums=sums, prefill_tokens=16)
         found_groups += len(groups)
         problem = with_groups(make_problem(shape, devices, links), groups)
         found = best_route(problem, never)

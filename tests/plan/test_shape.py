@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 from config_layers import attention, row_bytes, with_each_mixer
 from model_folders import CONFIG
+from seeing_variants import gemma_4_config
 
 from potluck.model.caches import WINDOW_SLACK, RecurrentCache, State
 from potluck.model.config import ModelConfig
@@ -24,6 +25,7 @@ MIXED = ModelConfig.from_dict(
         "moe_intermediate_size": 64,
     }
 )
+WITH_TABLE = gemma_4_config(hidden_size_per_layer_input=8, vocab_size_per_layer_input=4096)
 
 
 def test_a_shape_counts_the_bytes_of_the_scheme() -> None:
@@ -124,6 +126,42 @@ def test_a_state_space_beside_experts_takes_several_tokens_as_a_dense_layer() ->
 
     assert mamba == pytest.approx(0.2 + 7 * 1.3 / 127)
     assert experts == pytest.approx(0.2 * shape.reading((1,), 8))  # reading takes the whole chunk
+
+
+def test_a_picture_is_as_much_work_as_tokens_in_what_a_layer_multiplies_with() -> None:
+    plain, with_table = map(ModelConfig.from_dict, (gemma_4_config(), WITH_TABLE))
+    own = sum(math.prod(shape) for shape in with_table.layers[0].tensors().values())
+    tower = sum(math.prod(shape) for shape in with_table.tower_tensors().values())
+
+    tokens = shape_of(with_table, "f32", context=64).picture_tokens
+
+    assert with_table.tower is not None
+    patches = with_table.tower.rows_of_picture * with_table.tower.cell
+    norm = 8  # of the inputs, that all layers have
+    assert tokens == tower * patches / (own + norm)
+    assert (
+        tokens < shape_of(plain, "f32", context=64).picture_tokens < 2 * tokens
+    )  # the table has 20 times the numbers
+
+
+def test_a_table_of_all_layers_is_counted_once_for_each_stage() -> None:
+    config = ModelConfig.from_dict(WITH_TABLE)
+    shape = shape_of(config, "f32", context=64)
+
+    table = 2 * 4096 * 8 * config.num_layers
+    assert shape.tables(range(config.num_layers)) == table
+    assert shape.tables(range(1)) == table  # a stage has all of it on its disk
+    assert shape.tables(range(0)) == 0
+    assert (
+        shape_of(ModelConfig.from_dict(gemma_4_config()), "f32", context=64).tables(range(2)) == 0
+    )
+
+
+def test_ranks_sum_hidden_states_without_what_goes_along_behind_them() -> None:
+    config = ModelConfig.from_dict(WITH_TABLE)
+
+    assert config.width > config.hidden_size
+    assert shape_of(config, "f32", context=64).hidden_size == config.hidden_size
 
 
 def test_a_tied_head_is_known_as_one() -> None:

@@ -12,7 +12,7 @@ def test_sums_are_measured_of_the_pairs_whose_group_would_pay_at_the_speed_of_th
     device_of: Callable[..., DeviceCost],
     links_of: Callable[..., Links],
 ) -> None:
-    shape = replace(shape_of(20), divided=(1.0,), width=1024)
+    shape = replace(shape_of(20), divided=(1.0,), hidden_size=1024)
     near = [device_of(name, 1000, decode_ms=1.0, prefill_ms=80.0) for name in ("A", "B", "C")]
     near.append(replace(near[0], device="cpu:1"))
     far = device_of("D", 1000, decode_ms=1.0)
@@ -37,3 +37,6 @@ def test_sums_of_groups_by_hand_are_measured_whatever_they_gain(
 
     assert pairs_to_measure(shape_of(7), devices, {}, asked, prefill_tokens=16) == ((0, 3),)
     assert pairs_to_measure(shape_of(7), devices, {}, [("e+a", 7)], prefill_tokens=16) == ()
+    devices[0] = replace(devices[0], can_rank=False)  # a GPU, by hand alone
+    both = [("d+a", 3), ("a+b+c", 4)]
+    assert pairs_to_measure(shape_of(7), devices, {}, both, prefill_tokens=16) == ((1, 2),)

@@ -109,6 +109,52 @@ def test_going_back_deletes_nothing_while_another_one_is_tried(tmp_path, install
     assert not (installed.root / second.digest[:16]).exists()
 
 
+def anew(installed: Installed, paths: tuple[Path, ...]) -> Choice:
+    choice = choice_of(paths)
+    places = {wheel.digest: path for wheel, path in zip(choice.wheels, paths, strict=True)}
+    installed.install(choice, places.__getitem__, anew=True)
+    return choice
+
+
+def test_an_engine_is_unpacked_anew_beside_itself_as_often_as_it_is_asked(
+    tmp_path, installed
+) -> None:
+    paths = make_wheels(tmp_path)
+    install(installed, paths)
+    folders = [installed.folder()]
+    for _ in range(2):
+        (installed.folder() / "torch" / "__init__.py").write_bytes(b"damaged")
+        choice = anew(installed, paths)
+        folders.append(installed.folder())
+
+        assert installed.is_current(choice)
+        assert (installed.folder() / "torch" / "__init__.py").read_bytes() == TORCH[
+            "torch/__init__.py"
+        ]
+    assert folders[0] == folders[2] != folders[1]
+    install(installed, paths)  # finds it where it is
+    assert installed.folder() == folders[2]
+    installed.works()
+    assert len(list(installed.root.glob("[0-9a-f]" * 16))) == 1
+
+
+def test_an_engine_that_cannot_be_unpacked_anew_is_used_on(tmp_path, installed) -> None:
+    paths = make_wheels(tmp_path)
+    install(installed, paths)
+    folder = installed.folder()
+    refusing = Installed(installed.root, _refuse)
+
+    with pytest.raises(EngineError):
+        anew(refusing, paths)
+
+    assert installed.folder() == folder
+    assert [each.name for each in installed.root.glob("[0-9a-f]" * 16)] == [folder.name]
+
+
+def _refuse(_folder: Path, _stopped: object) -> str:
+    raise EngineError("It does not work here.")
+
+
 def test_an_engine_of_another_python_is_none(tmp_path, installed, monkeypatch) -> None:
     install(installed, make_wheels(tmp_path))
 

@@ -18,7 +18,7 @@ FIT = hub.Fit(
 )
 TOO_BIG = hub.Fit(
     fits=False,
-    text="Would fit with 8.0 GB more memory: add a computer.",
+    text="Would fit with 8 GB more memory: add a computer.",
     needed=20 * 10**9,
     missing=8 * 10**9,
 )

@@ -253,6 +253,7 @@ class SeeingPipeline:
             step = StepTokens(
                 SESSION, Activations.of(x), 1, self._step, self.position, None, None,
                 pictures=said.rows, lag=said.lag, places=places,
+                ids=None if stage is self.stages[0] else Activations.of(ids),
             )  # fmt: skip
             output = self._output(stage, step)
             assert output.hidden is not None

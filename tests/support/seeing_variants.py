@@ -127,6 +127,18 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         _GEMMA_4_EYE | {"use_clipped_linears": True},
         {},
     ),
+    "gemma 4 e2b": (
+        "Gemma4",
+        _GEMMA_4
+        | {
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 96,
+            "num_kv_shared_layers": 2,
+            "pad_token_id": 5,
+        },
+        _GEMMA_4_EYE | {"use_clipped_linears": True},
+        {},
+    ),
     "gemma 4, without a tower": (
         "Gemma4Unified",
         _GEMMA_4,
@@ -176,3 +188,14 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {},
     ),
 }
+
+
+def gemma_4_config(**text: Any) -> dict[str, Any]:
+    """A config.json of a small Gemma 4 that sees, with these fields of its text."""
+    return {
+        "architectures": ["Gemma4ForConditionalGeneration"],
+        "model_type": "gemma4",
+        "text_config": {"model_type": "gemma4_text", **TEXT, **_GEMMA_4, **text},
+        "vision_config": _GEMMA_4_EYE,
+        "image_token_id": 7,
+    }

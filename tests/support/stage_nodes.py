@@ -28,7 +28,7 @@ from potluck.net.reactor import Reactor, ReactorThread
 from potluck.net.transport import Link, StepLink, dial, dial_steps
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import Result, Sampling
-from potluck.wire.messages import Address, Hop, NodeInfo, StepFailed
+from potluck.wire.messages import Address, Hop, NodeInfo, Purpose, StepFailed
 
 CHAT = SessionId("chat")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -138,14 +138,14 @@ class StageNode:
         progress: list[LoadProgress] = []
         return await self.handle.load(stage, progress.append), progress
 
-    async def connect(self, to: "StageNode") -> Link:
-        """Open an activation connection from this node to another's stage process."""
+    async def connect(self, to: "StageNode", purpose: Purpose = "activations") -> Link:
+        """Open a connection from this node to another's stage process."""
         return await dial(
             [to.address],
             self.identity,
             home=self.home,
             peer=to.identity.node_id,
-            purpose="activations",
+            purpose=purpose,
             me=self.me,
         )
 

@@ -156,11 +156,23 @@ def entry(current: float | None) -> SimpleNamespace:
 def test_battery_and_heat_are_told_in_calm_steps(
     battery: Any, sensors: dict[str, list[Any]], seen: Vitals
 ) -> None:
-    assert looks.vitals(battery, sensors) == seen
+    assert looks.vitals(battery, sensors, Vitals()) == seen
+
+
+def test_what_wavers_between_two_steps_stays_at_the_one_that_was_told() -> None:
+    told = Vitals()
+    steps: list[Vitals] = []
+    for heat, percent in ((72.6, 63.6), (72.4, 63.4), (71.2, 64.4), (70.0, 63.0), (77.0, 80.0)):
+        battery = SimpleNamespace(percent=percent, power_plugged=False)
+        told = looks.vitals(battery, {"k10temp": [entry(heat)]}, told)
+        steps.append(told)
+
+    assert [each.heat_c for each in steps] == [75.0, 75.0, 75.0, 70.0, 75.0]
+    assert [each.battery for each in steps] == [0.64, 0.64, 0.64, 0.63, 0.8]
 
 
 def test_what_this_computer_says_of_itself_is_within_its_bounds() -> None:
-    told = msgspec.json.encode(looks.looks().vitals())
+    told = msgspec.json.encode(looks.looks().vitals(Vitals()))
 
     msgspec.json.decode(told, type=Vitals)
 

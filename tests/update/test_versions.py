@@ -183,6 +183,26 @@ def test_its_owner_can_go_back(root: Path) -> None:
     assert new.go_back("Again.") is None
 
 
+def test_after_one_was_left_the_one_before_the_current_one_can_be_gone_back_to(root: Path) -> None:
+    make_tree(root / "versions" / "0.9.0", "0.9.0")
+    make_tree(root / "versions" / "0.10.0", "0.10.0")
+    with_new(root).go_back("It ended at once.")
+    old = versions(root)
+
+    assert (old.current, old.before) == ("1.0.0", "0.10.0")
+    assert old.go_back("It is no better.", by_owner=True) == "0.10.0"
+    assert versions(root, "0.10.0").before == "0.9.0"
+
+
+def test_what_is_no_whole_version_is_not_gone_back_to(root: Path) -> None:
+    old = versions(root)
+    make_tree(old.new("0.9.0"), "0.9.0")
+    (root / "versions" / "notes").mkdir()
+    (root / "versions" / "0.8.0").touch()
+
+    assert old.before is None
+
+
 def test_a_damaged_state_counts_as_none(root: Path) -> None:
     old = with_new(root)
     (root / "versions" / "state.json").write_text("{")

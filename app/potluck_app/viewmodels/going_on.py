@@ -4,6 +4,7 @@ from collections.abc import Container
 
 from potluck.api.values.schema import ClusterState
 from potluck_app import wording
+from potluck_app.viewmodels.other_version import to_start_again
 
 
 def going_on(state: ClusterState | None) -> str:
@@ -53,6 +54,30 @@ def offered(state: ClusterState | None) -> str:
     if update is None or update.phase != "offered" or update.failed or update.left:
         return ""
     return update.version
+
+
+def update_button(state: ClusterState, *, has_room: bool = True) -> str:
+    """Return what the button says that leads to the updates; nothing: there is none.
+
+    Args:
+        state: what the node says.
+        has_room: whether it is also there while there is nothing to say of them.
+    """
+    if (update := state.update) is None:
+        return ""
+    if to_start_again(state):
+        return "Another version runs…"
+    if update.is_working:
+        return (
+            "Looking for a newer version…" if update.phase == "looking" else "Potluck is updated…"
+        )
+    if update.failed:
+        return "The update did not work…"
+    if update.phase == "fetched":
+        return "A newer version is here…"
+    if offered(state):
+        return "A newer version is there…"
+    return "Updates…" if has_room or update.left or update.before else ""
 
 
 def update_line(version: str, *, has_settings: bool = True) -> str:

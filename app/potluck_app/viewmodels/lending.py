@@ -77,15 +77,20 @@ def _computes(state: ClusterState, me: Computer | None) -> tuple[str, str]:
     """What this computer does for each word of an answer there: as a sentence, and in few words."""
     if me is None or me.layers is None:
         return "It is ready, and computes nothing just now.", "Ready"
-    count, of = me.layers[1] - me.layers[0], state.node.lent_of
+    count, of = state.node.lent_layers, state.node.lent_of
+    if count is None:  # its node is older than this window, and says where they begin and end
+        count = me.layers[1] - me.layers[0]
     short = wording.plural(count, "layer", "layers")
-    if not of:  # its node is older than this window
+    if not of:
         return short, short
-    if not state.node.lent_model:  # the main computer is older
-        text = f"For each word of an answer, it computes {count} of the {of} layers of the model."
-        return text, f"{count} of {of} layers"
-    model = wording.model_name(state.node.lent_model)
-    if count == of:
+    # A main computer that is older does not say which model it is.
+    model = wording.model_name(state.node.lent_model) if state.node.lent_model else ""
+    named = model or "the model"
+    if not count:
+        text = f"It holds the vocabulary of {named}. Other computers compute the layers."
+        return text, "Vocabulary"
+    if model and state.node.lent_as == "model":
         return f"It computes {model} alone.", model
-    text = f"For each word of an answer, it computes {count} of the {of} layers of {model}."
-    return text, f"{count} of {of} layers of {model}"
+    shared = "its part of " if state.node.lent_as == "shares" else ""
+    text = f"For each word of an answer, it computes {shared}{count} of the {of} layers of {named}."
+    return text, f"{count} of {of} layers" + (f" of {model}" if model else "")

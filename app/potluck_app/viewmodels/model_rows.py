@@ -226,7 +226,7 @@ def hub_title(name: str) -> str:
 
 
 def short_fit(fit: Fit | None) -> str:
-    """Return a speed, or what is missing: `about 11 tok/s`, `needs 8 GB more`; empty if not known."""
+    """Return a speed, or what is missing: `about 11 tokens/s`, `needs 8 GB more`; empty if not known."""
     if fit is None or fit.fits is None:
         return ""
     if not fit.fits:
@@ -236,7 +236,7 @@ def short_fit(fit: Fit | None) -> str:
 
 def _speed(speed: Speed) -> str:
     low, high = (f"{rate:.0f}" if rate >= 2 else f"{rate:.1f}" for rate in (speed.low, speed.high))
-    return f"about {low} tok/s" if low == high else f"{low} to {high} tok/s"
+    return f"about {low} tokens/s" if low == high else f"{low} to {high} tokens/s"
 
 
 def _badge(fit: Fit | None) -> Badge:

@@ -6,7 +6,6 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QCloseEvent
 from PySide6.QtWidgets import QFrame, QMenu, QSlider, QWidget
 
-from potluck import __version__
 from potluck.api.values.pairing import Pairing
 from potluck.api.values.schema import ClusterState
 from potluck_app import wording
@@ -16,7 +15,7 @@ from potluck_app.language import said
 from potluck_app.node_connection import Connection
 from potluck_app.theme import Theme
 from potluck_app.viewmodels import lending
-from potluck_app.viewmodels.going_on import offered
+from potluck_app.viewmodels.going_on import update_button
 from potluck_app.views.home.doctor import open_doctor
 from potluck_app.views.home.engine import EngineCard
 from potluck_app.views.options.start_box import StartBox
@@ -135,7 +134,7 @@ class WorkerWindow(QWidget):
         self.text = label("", "body2", wrap=True, name="worker-text")
         self.text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         self.doctor = button("Not found? Find out why", "worker-doctor", self._open_doctor)
-        self.update_button = button("A newer version is there…", "worker-update", self._open_update)
+        self.update_button = button("Updates…", "worker-update", self._open_update)
         self._on_open_again = on_open_again
         self._meter = Meter(theme, "Progress")
         self.request = JoinRequest(self._decide)
@@ -174,8 +173,7 @@ class WorkerWindow(QWidget):
             6,
             self.text,
             10,
-            (self.doctor, 0, center),
-            (self.update_button, 0, center),
+            vbox((self.doctor, 0, center), (self.update_button, 0, center), spacing=6),
             self._meter,
             (None, 2),
             self.request,
@@ -233,8 +231,8 @@ class WorkerWindow(QWidget):
             self.request.show_pairing(requests[0] if requests else None)
             self._choices.setVisible(not requests)  # one question at a time
             waits = not (state.node.lent_to or state.node.paused or state.node.withheld or requests)
-            self._show_update(state)
             self.doctor.setVisible(waits and self._engine.isHidden())  # one thing after the other
+            self._show_update(state)
             me = state.me
             is_moving = me is not None and me.progress is not None and not state.node.paused
             self._meter.setVisible(is_moving)
@@ -272,9 +270,10 @@ class WorkerWindow(QWidget):
         open_doctor(self, self._theme, self._backend)
 
     def _show_update(self, state: ClusterState) -> None:
-        """Offer a newer version, or a window of the version that runs now."""
-        is_old = state.node.version != __version__ and state.update is not None
-        self.update_button.setVisible(is_old or bool(offered(state)))
+        """Say what there is about newer versions: this window has no settings that would."""
+        text = update_button(state, has_room=self.doctor.isHidden())
+        self.update_button.setText(text)
+        self.update_button.setVisible(bool(text))
 
     def _open_update(self) -> UpdateDialog:
         dialog = UpdateDialog(self, self._theme, self._backend, self._on_open_again)

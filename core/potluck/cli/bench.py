@@ -62,10 +62,9 @@ def put_result(result: BenchResult) -> None:
         f" floor ({result.floor_tokens_per_s:.1f}); {result.predicted_tokens_per_s:.1f} predicted."
     )
     put(f"After {result.prompt} tokens: {result.prompt_decode_tokens_per_s:.1f} tokens/s.")
-    put(
-        f"Prefill: {result.prefill_tokens_per_s:.1f} tokens/s, of {result.prompt};"
-        f" {result.predicted_prefill_tokens_per_s:.1f} predicted."
-    )
+    predicted = result.predicted_prefill_tokens_per_s
+    told = f"; {predicted:.1f} predicted" if predicted else ""
+    put(f"Prefill: {result.prefill_tokens_per_s:.1f} tokens/s, of {result.prompt}{told}.")
     if (deep := result.depth) is not None:
         put(
             f"After {deep.cached} cached tokens: {deep.decode_tokens_per_s:.1f} tokens/s, {deep.floor_fraction:.0%}"

@@ -150,12 +150,12 @@ def _engine(add: Add) -> None:
     engine = add(
         "engine",
         "engine:engine",
-        "Install, look at or remove PyTorch, which computes. It comes from a computer of your home that has it,\n"
+        "Install, look at, repair or remove PyTorch, which computes. It comes from a computer of your home that has it,\n"
         "else from the Internet. Where Potluck's own Python has it, there is nothing to do.",
         "potluck engine install",
         "potluck engine install --from /media/stick     (a folder of wheels)",
     )
-    actions = ("install", "status", "stop", "remove")
+    actions = ("install", "repair", "status", "stop", "remove")
     engine.add_argument(
         "action", nargs="?", choices=actions, default="status", help="(%(default)s)"
     )
@@ -172,7 +172,7 @@ def _update(add: Add) -> None:
         "nothing is answered. Exit status 1: that failed, or Potluck cannot be updated from here.",
         "potluck update check",
         "potluck update install",
-        "potluck update --automatic on     (look each day, and follow the main computer)",
+        "potluck update --automatic on     (once a day, and when the main computer does)",
     )
     steps = ("check", "install", "stop", "back", "status")
     update.add_argument("action", nargs="?", choices=steps, default="status", help="(%(default)s)")

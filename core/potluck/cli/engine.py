@@ -25,7 +25,7 @@ _WORDS = {
 
 
 def engine(options: argparse.Namespace) -> int:
-    """Install, stop, remove or show the engine. Returns 1 if there is none, or it was not installed."""
+    """Install, repair, stop, remove or show the engine. Returns 1 if there is none, or it was not installed."""
     client, _ = open_client(options)
     action: str = options.action
     if action == "install":
@@ -33,6 +33,9 @@ def engine(options: argparse.Namespace) -> int:
         if folder is not None:
             folder = str(Path(folder).expanduser().absolute())  # the node runs in another folder
         state = client.change_engine(EngineRequest(action="install", folder=folder))
+        state = follow(state, _states(client, state), describe)
+    elif action == "repair":
+        state = client.change_engine(EngineRequest(action="repair"))
         state = follow(state, _states(client, state), describe)
     elif action == "stop":
         state = client.change_engine(EngineRequest(action="stop"))
@@ -44,7 +47,9 @@ def engine(options: argparse.Namespace) -> int:
         put_json(state)
     else:
         _put(state)
-    is_there = state.phase in ("own", "ready") and not (action == "install" and state.failed)
+    is_there = state.phase in ("own", "ready") and not (
+        action in ("install", "repair") and state.failed
+    )
     return 0 if is_there or action == "remove" else 1
 
 

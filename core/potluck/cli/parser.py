@@ -35,7 +35,7 @@ Commands for your computers:
   make-main NAME          make it the main computer; this one and the others help it then
   devices                 the computers, what they have and how fast they are linked
   doctor                  what keeps computers from finding each other, and what to do
-  engine                  PyTorch, which computes: install, stop, remove
+  engine                  PyTorch, which computes: install, repair, remove
   update                  a newer Potluck: look for it, install it, go back
 
 Commands for models:

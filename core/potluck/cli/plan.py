@@ -79,7 +79,7 @@ def planned(view: PlanView) -> Planned:
 
 def put_plan(view: PlanView) -> None:
     """Print the plan for people."""
-    put(f"{view.model} in {view.scheme}, {view.context} tokens of context")
+    put(f"{view.model} in {view.scheme}, {view.context:,} tokens of context")
     rows: list[tuple[str, ...]] = []
     replicas = [(number, stage) for number, own in enumerate(view.replicas, 2) for stage in own]
     stages = [("", stage) for stage in view.stages]

@@ -69,7 +69,7 @@ def _put_state(state: ClusterState) -> None:
 def _phase(model: ModelState) -> str:
     share = "" if model.progress is None or model.state == "ready" else f" {model.progress:.0%}"
     scheme = f", {model.plan.scheme}" if model.plan is not None else ""
-    context = f", {model.context} tokens of context" if model.context else ""
+    context = f", {model.context:,} tokens of context" if model.context else ""
     speed = f", {model.tokens_per_s:.1f} tokens/s in the last answer" if model.tokens_per_s else ""
     return f"{model.state}{share}{scheme}{context}{speed}"
 

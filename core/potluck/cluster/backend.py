@@ -107,6 +107,7 @@ class NodeBackend:
         computers = self._views.all(parts.discovery.peers(), parts.worker)
         lease = parts.worker.lease
         lent_model, lent_of = lease.model if lease is not None else ("", 0)
+        lent_layers, lent_as = lease.held if lease is not None else (0, "layers")
         return schema.ClusterState(
             node=schema.Node(
                 node_id=local.node_id,
@@ -125,6 +126,8 @@ class NodeBackend:
                 lent_to=parts.masters(),
                 lent_model=lent_model,
                 lent_of=lent_of,
+                lent_layers=lent_layers,
+                lent_as=lent_as,
                 memory_limit=parts.lending.settings.memory_limit,
                 download_limit_mb=parts.lending.settings.download_limit_mb,
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,

@@ -41,7 +41,7 @@ class Patience:
     dial_s: float = 10.0
     profile_s: float = 90.0  # the first one waits for the stage process to start
     measure_link_s: float = 20.0
-    measure_sums_s: float = 30.0  # more than a worker gives its stage process
+    measure_sums_s: float = 12.0  # more than a worker gives its stage process
     measure_stage_s: float = 90.0  # more than the worker gives its stage process
     assign_s: float = 60.0  # the worker looks up every tensor in its store
     load_s: float = 6 * 3600.0  # a load that is stuck is ended by `load_silence_s`

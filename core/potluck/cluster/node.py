@@ -181,16 +181,16 @@ class Node(NodeParts):
         return self.is_fetching() or self.updates.is_busy
 
     async def _look(self) -> None:
-        """See whether this computer may be lent now."""
-        vitals = await asyncio.to_thread(self.looks.vitals)
-        if vitals != self.worker.vitals:
-            self.worker.vitals = vitals
-            self.links.announce()
-            self.activity.touch()
+        """See whether this computer may be lent now, and then what it says of itself: that decides nothing."""
         facts = Facts()
         if self.worker.is_lending:
             facts = await asyncio.to_thread(self.looks.at, self.lending.settings.rules)
         self.lending.look(facts, asyncio.get_running_loop().time())
+        vitals = await asyncio.to_thread(self.looks.vitals, self.worker.vitals)
+        if vitals != self.worker.vitals:
+            self.worker.vitals = vitals
+            self.links.announce()
+            self.activity.touch()
 
     async def _look_at_use(self) -> None:
         """Keep this computer awake while it answers, loads or helps."""

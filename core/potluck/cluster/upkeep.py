@@ -1,7 +1,8 @@
 """The weights on this computer's disk: check them, and delete those that nothing needs."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from potluck.api.values.weights import (
@@ -13,11 +14,15 @@ from potluck.api.values.weights import (
 )
 from potluck.cluster.master.models import reading
 from potluck.errors import PotluckError
+from potluck.files import remove
 from potluck.ids import Digest, ModelId
+from potluck.reasons import reason
 from potluck.store.chunks import ChunkStore
 from potluck.store.part import digest_of
 from potluck.store.quantised import recall
 from potluck.store.registry import LocalModel, TensorSource, model_name, open_model
+
+logger = logging.getLogger(__name__)
 
 
 class Upkeep:
@@ -51,7 +56,7 @@ class Upkeep:
         self._read = reading(digests)
 
     async def verify(self, model: str | None) -> AsyncGenerator[VerifyProgress, None]:
-        """Compute digests again. What is damaged in the store is deleted.
+        """Compute digests again. What is damaged in the store is not here from then on, and is deleted.
 
         Args:
             model: only this one, with its packed matrices; None: all models and all of the store.
@@ -111,7 +116,7 @@ class Upkeep:
         loose = {d: size for d, size in self._store.inventory.loose().items() if d not in needed}
         sessions = await asyncio.to_thread(_sizes, self._sessions)
         if not dry_run:
-            await asyncio.to_thread(self._discard, loose, sessions)
+            loose, sessions = await asyncio.to_thread(self._discard, loose, sessions)
         return Pruned(
             tensors=len(loose),
             sessions=len(sessions),
@@ -119,11 +124,12 @@ class Upkeep:
             deleted=not dry_run,
         )
 
-    def _discard(self, digests: Iterable[Digest], files: Iterable[Path]) -> None:
-        for digest in digests:
-            self._store.discard(digest)
-        for file in files:
-            file.unlink(missing_ok=True)
+    def _discard(
+        self, tensors: Mapping[Digest, int], files: Mapping[Path, int]
+    ) -> tuple[dict[Digest, int], dict[Path, int]]:
+        """Delete them; returns which are gone. Windows keeps a file that somebody reads."""
+        gone = {digest: size for digest, size in tensors.items() if self._store.discard(digest)}
+        return gone, {file: size for file, size in files.items() if _is_removed(file)}
 
     def _known_id(self, path: Path) -> ModelId | None:
         """The id of a model whose digests are known; None: then nothing of it was ever packed."""
@@ -144,6 +150,15 @@ class Upkeep:
 
 class _NotKnownError(Exception):
     """The digests of a model are not known."""
+
+
+def _is_removed(file: Path) -> bool:
+    try:
+        remove(file)
+    except OSError as error:
+        logger.warning("not removed file=%s: %s", file, reason(error))
+        return False
+    return True
 
 
 def _sizes(folder: Path) -> dict[Path, int]:

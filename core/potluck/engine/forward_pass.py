@@ -118,7 +118,7 @@ class ForwardPass:
 
     def _part(self, tokens: StepTokens, cache: SessionCache) -> Step:
         rotaries = self._rotaries.of(cache.stretch)
-        ids = self._ids(tokens)
+        ids = self._layer_ids(tokens)
         places = None if tokens.places is None else tokens.places.tensor
         tower = self._weights.config.tower
         sees_ahead = None if tower is None else tower.facts.sees_ahead
@@ -221,7 +221,8 @@ class ForwardPass:
                 x[begin + some.begin :][: some.rows] = rows.to(self._device, self._dtype)
             begin += tokens.length
 
-    def _ids(self, tokens: StepTokens) -> Tensor | None:
+    def _layer_ids(self, tokens: StepTokens) -> Tensor | None:
+        """The ids that layers look at: to them all rows of pictures are the same token, where the model says which."""
         ids = None if tokens.ids is None else tokens.ids.tensor
         if self._weights.embedding is not None:
             ids = tokens.inputs.tensor

@@ -90,7 +90,6 @@ class ModelConfig:
     exceeds_f16: bool  # hidden states may exceed f16, though not bf16
     streams: Streams | None = None  # the residual streams; None: there is one
     carried: Carried | None = None  # what goes along behind hidden states; None: nothing
-    picture_id: int | None = None  # whose embeddings of layers rows of pictures have
     eos_token_ids: tuple[int, ...]
     quantization: Quantization | None  # how files hold the matrices; None: plain numbers
     tower: TowerSpec | None = None  # that reads pictures, beside the embedding
@@ -117,6 +116,12 @@ class ModelConfig:
         if self.carried is not None:
             return self.carried.width
         return self.hidden_size if self.streams is None else self.streams.width
+
+    @property
+    def picture_id(self) -> int | None:
+        """Whose embeddings of layers rows of pictures have; None: layers have none."""
+        inputs = self.layers[0].inputs
+        return None if inputs is None else inputs.picture_id
 
     def needs_ids(self, layers: Iterable[int]) -> bool:
         """Whether one of these layers looks at the tokens' ids."""
@@ -362,7 +367,6 @@ def _read(whole: Fields, architecture: str) -> ModelConfig:
         exceeds_f16=family.exceeds_f16,
         streams=streams,
         carried=carried,
-        picture_id=fields.integer("pad_token_id", 0, MAX_VOCAB, 0) if carried is not None else None,
         eos_token_ids=fields.integers("eos_token_id", 0, MAX_VOCAB, MAX_EOS),
         quantization=quantization,
         tower=tower,

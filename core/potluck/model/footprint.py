@@ -64,7 +64,7 @@ class Footprint:
             raise OutOfMemoryError(
                 f"{who} lends {format_bytes(free)}, and its part of the model needs"
                 f" {format_bytes(self.total)}: {format_bytes(self.weights)} of weights,"
-                f" {format_bytes(self.cache)} of cache for {context} tokens and"
+                f" {format_bytes(self.cache)} of cache for {context:,} tokens and"
                 f" {format_bytes(self.working)} to compute with. Free memory there, choose a shorter"
                 " context or a smaller scheme, or load the model anew.",
                 needed=self.total,

@@ -162,6 +162,11 @@ def weight_bytes(config: ModelConfig, tensors: Mapping[str, Shape], scheme: Sche
     return sum(tensor_bytes(config, name, shape, scheme) for name, shape in tensors.items())
 
 
+def in_memory(tensors: Mapping[str, Shape]) -> dict[str, Shape]:
+    """Those of these tensors that a stage holds and multiplies with: tables stay on the disk."""
+    return {name: shape for name, shape in tensors.items() if not _is_on_disk(name)}
+
+
 def table_bytes(tensors: Mapping[str, Shape]) -> int:
     """Bytes of those of these tensors that stay on the disk, in 16 bits as they are published."""
     return sum(BF16.nbytes(*shape) for name, shape in tensors.items() if _is_on_disk(name))

@@ -276,15 +276,15 @@ def _reading(sizes: Sizes, plan: Plan, reading: Plan, *, least: int | None) -> R
     reads = f"{readers} reads your prompt" if _is_one(reading) else f"{readers} read your prompt"
     writes = f"{answerers} writes the answer" if _is_one(plan) else f"{answerers} write the answer"
     lines = [
-        f"{reads}, {writes}: first token of a prompt of {prompt} tokens after {seconds(apart)} instead"
+        f"{reads}, {writes}: first token of a prompt of {prompt:,} tokens after {seconds(apart)} instead"
         f" of {seconds(alone)}.",
-        f"Prompts with fewer than {least} new tokens are read where they are answered.",
+        f"Prompts with fewer than {least:,} new tokens are read where they are answered.",
     ]
     if apart > alone:
         lines.append("That is slower than without, but you asked for it.")
     if most < sizes.context:
         lines.append(
-            f"So are those of more than {most} tokens: their cache is too large to be moved."
+            f"So are those of more than {most:,} tokens: their cache is too large to be moved."
         )
     return Reading(plan=reading, least_tokens=least, most_tokens=most, explanation=" ".join(lines))
 

@@ -12,8 +12,20 @@ from potluck.ids import short
 from potluck.plan.cost import DeviceCost, ModelShape
 from potluck.plan.groups import RankGroup, memory_of
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms, workers_of
+from potluck.plan.stages import Plan
 
 _SHORTEST_ID = 4  # fewer characters are not taken for the beginning of an id
+
+
+def by_hand(plan: Plan) -> tuple[tuple[str, int], ...]:
+    """The layers of a plan as a user asks for them: the ranks of a group are joined with a plus."""
+    asked: list[tuple[str, int]] = []
+    for stage in plan.stages:
+        name = f"{stage.name}/{stage.device}"
+        if stage.rank:
+            name = f"{asked.pop()[0]}+{name}"
+        asked.append((name, len(stage.layers)))
+    return tuple(asked)
 
 
 def find_groups(

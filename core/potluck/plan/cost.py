@@ -5,7 +5,7 @@ how long a message takes from one computer to another. Times are in milliseconds
 Nothing is measured here.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TypeAlias
@@ -45,18 +45,23 @@ class ModelShape:
     disk_bytes: tuple[
         int, ...
     ] = ()  # for each kind, of tables that stay on the disk; (): there are none
-    width: int = 0  # numbers of a token's hidden state
+    shared_disk_bytes: int = 0  # of tables that all layers read; each stage has all of them
+    hidden_size: int = 0  # numbers of a token that ranks sum, without what goes along behind them
     divided: tuple[float, ...] = ()  # for each kind, the part that ranks share; each has the rest
 
     @property
     def num_layers(self) -> int:
         return len(self.layers)
 
-    def tables(self, layers: Iterable[int]) -> int:
-        """Bytes of what these layers read from the disk."""
-        return (
-            sum(self.disk_bytes[self.layers[layer]] for layer in layers) if self.disk_bytes else 0
-        )
+    @property
+    def has_tables(self) -> bool:
+        """Whether any layer reads from the disk."""
+        return bool(self.disk_bytes) or self.shared_disk_bytes > 0
+
+    def tables(self, layers: Sequence[int]) -> int:
+        """Bytes that a stage with these layers has on its disk, to read rows of."""
+        own = sum(self.disk_bytes[self.layers[layer]] for layer in layers) if self.disk_bytes else 0
+        return own + self.shared_disk_bytes if layers else 0
 
     def share(self, kind: int, part: float) -> float:
         """How much of a layer of this kind a rank has whose part of what ranks share is `part`."""

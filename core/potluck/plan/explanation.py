@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from potluck.errors import format_bytes
 from potluck.ids import NodeId
 from potluck.plan.cost import DeviceCost, ModelShape, has_equal_layers
-from potluck.plan.groups import RankGroup
+from potluck.plan.groups import MOST_GROUPS, RankGroup, Tried
 from potluck.plan.route import Problem, Route, is_full, ranges, tour_ms
 from potluck.plan.search import Stop, best_including
 
@@ -38,9 +38,7 @@ class Decision:
     users: int
     users_tokens_per_s: float  # of all of them together
     groups: Sequence[RankGroup] = ()  # the last ones of `devices`
-    untaken: RankGroup | None = (
-        None  # the fastest group with measured sums, if no group is in the plan
-    )
+    untaken: Tried | None = None  # the fastest group with measured sums, if none is in the plan
     chunk_tokens: int = 256  # of a prompt, that devices were measured with
     stop: Stop  # once it returns True, searches for comparisons end soon
 
@@ -66,6 +64,7 @@ def explain(decision: Decision) -> str:
     shares = enumerate(ranges(route.counts))
     lines += [_share(decision, k, layers) for k, layers in shares]
     lines += _beside_layers(decision)
+    lines += _reading(decision)
     if decision.by_hand:
         lines += _alternative(decision)
     else:
@@ -102,7 +101,7 @@ def _headline(decision: Decision) -> str:
     elif len(names) == 1:
         start = f"{names[0]} does it alone"
     else:
-        start = f"{', '.join(names[:-1])} and {names[-1]} work together"
+        start = f"{_all_of(names)} work together"
     network = tour_ms(decision.problem, route.devices)
     line = f"{start}: {speed}. A token takes {_ms(route.ms - network)} of computing"
     if list(used) == [decision.devices[0].node]:  # the main computer
@@ -143,13 +142,13 @@ def _share_of_group(decision: Decision, i: int, layers: range) -> str:
 
 
 def _shares(decision: Decision, i: int) -> str:
-    """The shares of a group's ranks, and what the sums of a token take."""
+    """The share that each rank of a group has of every layer."""
     group = decision.groups[i - decision.singles]
     return ", ".join(f"{100 * part:.0f} %" for part in group.parts)
 
 
 def _beside_layers(decision: Decision) -> list[str]:
-    """Which computers read tables from their disks, and which one pictures."""
+    """Which computers read tables from their disks."""
     lines: list[str] = []
     for k, layers in enumerate(ranges(decision.route.counts)):
         if nbytes := decision.shape.tables(layers):
@@ -157,9 +156,27 @@ def _beside_layers(decision: Decision) -> list[str]:
                 f"{decision.names[decision.route.devices[k]]} reads rows of a table of"
                 f" {format_bytes(nbytes)} from its disk for each token; it takes no memory."
             )
-    if decision.shape.picture_tokens and len(decision.route.devices) > 1:
-        lines.append(f"{decision.names[decision.route.devices[0]]} reads pictures.")
     return lines
+
+
+def _reading(decision: Decision) -> list[str]:
+    """Who reads pictures, and what it costs that it comes first."""
+    route, best = decision.route, decision.best
+    if not decision.shape.picture_tokens:
+        return []
+    readers = [decision.names[i] for i in decision.parts(route.devices[0])]
+    if decision.users == 1 and not decision.by_hand and best and route.ms - best.ms >= 0.0005:
+        cost = _versus(route.ms, best.ms)
+        if len(readers) == 1:
+            return [f"{readers[0]} is first since it reads pictures sooner: a token takes {cost}."]
+        return [
+            f"{_all_of(readers)} are first since they read pictures sooner: a token takes {cost}."
+        ]
+    if len(route.devices) == 1 and len(readers) == 1:
+        return []
+    if len(readers) == 1:
+        return [f"{readers[0]} reads pictures."]
+    return [f"{_all_of(readers)} read pictures."]
 
 
 def _why_so_many(decision: Decision, k: int, layers: range) -> list[str]:
@@ -200,23 +217,48 @@ def _why_together(decision: Decision, i: int) -> str:
 
 def _why_apart(decision: Decision) -> list[str]:
     """Why those do not compute their layers together who could."""
-    if (group := decision.untaken) is None:
+    if (tried := decision.untaken) is None:
         return []
-    shape, devices = decision.shape, decision.devices
-    names = " + ".join(decision.names[i] for i in group.members)
-    fastest, slowest = group.members[0], group.members[-1]
-    token = _of_layer(shape, group.cost.decode_ms), _of_layer(shape, devices[fastest].decode_ms)
-    chunk = _of_layer(shape, group.cost.prefill_ms), _of_layer(shape, devices[slowest].prefill_ms)
-    why = (
-        f"a layer would take them {_ms(token[0])}, of which its sums {_ms(group.sums_ms)}, and"
-        f" {decision.names[fastest]} alone {_ms(token[1])}"
-    )
-    if token[0] < token[1] and chunk[0] > chunk[1]:
-        why = (
-            f"a layer would take them {_ms(chunk[0])} for {decision.chunk_tokens} tokens of a prompt, and"
-            f" {decision.names[slowest]} alone {_ms(chunk[1])}"
-        )
-    return [f"{names} do not compute layers together: {why}."]
+    names = " + ".join(decision.names[i] for i in tried.group.members)
+    return [f"{names} do not compute layers together: {_against(decision, tried)}."]
+
+
+def _against(decision: Decision, tried: Tried) -> str:
+    group, shape = tried.group, decision.shape
+    slowest = group.members[-1]
+    name, device = decision.names[slowest], decision.devices[slowest]
+    match tried.against:
+        case "tables":
+            return "a model that reads a table from the disk is not shared out in this way"
+        case "memory":
+            return "one of them has no memory for its share of a layer"
+        case "sums":
+            return (
+                f"a layer would take them {_ms(_of_layer(shape, group.cost.decode_ms))}, of which its sums"
+                f" {_ms(group.sums_ms)}, and {name} alone {_ms(_of_layer(shape, device.decode_ms))}"
+            )
+        case "prompts":
+            return (
+                f"a layer would take them {_ms(_of_layer(shape, group.cost.prefill_ms))} for"
+                f" {decision.chunk_tokens:,} tokens of a prompt, and {name} alone"
+                f" {_ms(_of_layer(shape, device.prefill_ms))}"
+            )
+        case "others":
+            return (
+                f"{MOST_GROUPS} other groups take less time for a layer, and no more are compared"
+            )
+        case "gain":
+            versus = _versus(tried.token_ms, _compared_ms(decision))
+            return f"with them a token would take {versus}, and so small a gain may be an error of the prediction"
+        case "slower":
+            return f"with them a token would take {_versus(tried.token_ms, _compared_ms(decision))}"
+        case "room" | None:
+            return "their memory or the number of layers leaves no share for them"
+
+
+def _compared_ms(decision: Decision) -> float:
+    """The time of a token on the route that groups were compared with."""
+    return (decision.best or decision.route).ms
 
 
 def _of_layer(shape: ModelShape, of_kind: Sequence[float]) -> float:
@@ -240,14 +282,19 @@ def _why_idle(decision: Decision, i: int) -> str:
 
 
 def _gap(decision: Decision) -> list[str]:
-    """How much faster another plan could be, if the plan is not proven to be the best."""
-    route = decision.route
+    """How much faster another plan could be, if the plan is not proven to be the best for tokens."""
+    route = decision.best or decision.route
     if decision.users > 1 or route.is_optimal:
         return []
-    gain = route.ms / max(route.bound_ms, 1e-6) - 1
+    percent = max(1, round(100 * (route.ms / max(route.bound_ms, 1e-6) - 1)))
+    if decision.shape.has_tables:
+        return [
+            "Layers with a table stay on the computers that have it on their disk:"
+            f" another way could be up to {percent} % faster."
+        ]
     return [
         "So many computers can be shared out in more ways than there is time to compare:"
-        f" another way could be up to {max(1, round(100 * gain))} % faster."
+        f" another way could be up to {percent} % faster."
     ]
 
 
@@ -267,6 +314,11 @@ def _alone(alone: Alone) -> str:
             f"{alone.name} cannot hold the model alone: {format_bytes(alone.missing)} are missing."
         )
     return f"{alone.name} alone would give {rate(alone.tokens_per_s)} tokens/s."
+
+
+def _all_of(names: Sequence[str]) -> str:
+    """`Desktop, Mac and Attic`."""
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _ms(ms: float) -> str:

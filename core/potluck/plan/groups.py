@@ -7,10 +7,10 @@ part to all others.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, permutations
+from itertools import chain, combinations, permutations
 from math import gcd
+from typing import Literal, TypeAlias
 
-from potluck.ids import NodeId
 from potluck.plan.cost import DeviceCost, HopCost, Links, ModelShape, Sums, hop_between
 from potluck.plan.route import Problem
 from potluck.plan.spans import Span, span_in
@@ -46,6 +46,31 @@ class RankGroup:
         return tuple(share / sum(self.shares) for share in self.shares)
 
 
+Reason: TypeAlias = Literal[
+    "tables",  # the model reads from the disk
+    "memory",  # a member has no room for its share of any layer
+    "sums",  # a layer takes them longer than the slowest member alone
+    "prompts",  # so does a chunk of a prompt
+    "others",  # more than `MOST_GROUPS` are faster
+    "room",  # no route has layers for them
+    "slower",  # a token is slower with them
+    "gain",  # a token is hardly faster with them
+]
+"""Why a group is not in a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A group whose sums were measured, and what speaks against it; None: nothing so far.
+
+    `token_ms` is the time of a token with the group, if that is what speaks against it.
+    """
+
+    group: RankGroup
+    against: Reason | None
+    token_ms: float = 0.0
+
+
 def group_of(
     shape: ModelShape,
     devices: Sequence[DeviceCost],
@@ -74,8 +99,8 @@ def group_of(
     parts = [share / sum(shares) for share in shares]
     kinds = range(len(shape.layer_bytes))
     most = [max(shape.share(kind, part) for kind in kinds) for part in parts]
-    width = shape.width * SUM_ITEM
-    one, chunk = (sums_ms(links, own, count * width, sums) for count in (tokens, prefill_tokens))
+    row = shape.hidden_size * SUM_ITEM
+    one, chunk = (sums_ms(links, own, count * row, sums) for count in (tokens, prefill_tokens))
 
     def together(times: Sequence[Sequence[float]], of_sums: float) -> tuple[float, ...]:
         """The times of all members for a layer of each kind, and of its sums."""
@@ -108,82 +133,78 @@ def group_of(
     )
 
 
-def groups_that_may_pay(
+def weigh_groups(
     shape: ModelShape,
     devices: Sequence[DeviceCost],
     links: Links,
     *,
     sums: Sums,
     prefill_tokens: int,
-) -> tuple[RankGroup, ...]:
-    """The groups that are worth a comparison.
+) -> tuple[tuple[RankGroup, ...], Tried | None]:
+    """The groups that are worth a comparison, and the fastest one whose sums were measured, whether it is or not.
 
-    A layer takes them less than it takes their slowest member alone, for a token and for a prompt. One that takes more is no better than its members one after the other, who hold as many layers. Of more than
-    `MOST_GROUPS`, the fastest are taken.
+    A layer takes them less than it takes their slowest member alone, for a token and for a prompt. One that takes more is
+    no better than its members one after the other, who hold as many layers. Of more than `MOST_GROUPS`, the fastest are
+    taken.
     """
-    if not any(shape.divided) or shape.disk_bytes:
-        return ()
-    able = [i for i, device in enumerate(devices) if _may_rank(device)]
+    if not any(shape.divided):
+        return (), None
+    known = {frozenset(pair) for pair in sums}
     found: list[RankGroup] = []
-    for size in range(2, min(len(able), MOST_MEMBERS) + 1):
-        for members in combinations(able, size):
-            ordered = sorted(members, key=lambda i: (sum(devices[i].decode_ms), i))
-            group = group_of(
-                shape, devices, links, ordered, sums=sums, prefill_tokens=prefill_tokens
-            )
-            slowest = devices[ordered[-1]]
-            pays = sum(group.cost.decode_ms) < sum(slowest.decode_ms)
-            reads = sum(group.cost.prefill_ms) <= sum(slowest.prefill_ms)
-            if pays and reads and group.span.most_layers > 0:
-                found.append(group)
-    found.sort(key=lambda group: (sum(group.cost.decode_ms), group.members))
-    return tuple(found[:MOST_GROUPS])
+    measured: list[Tried] = []
+    able = [i for i, device in enumerate(devices) if _may_rank(device)]
+    sizes = range(2, min(len(able), MOST_MEMBERS) + 1)
+    for members in chain.from_iterable(combinations(able, size) for size in sizes):
+        pairs = combinations([devices[i].node for i in members], 2)
+        is_measured = all(frozenset(pair) in known for pair in pairs)
+        if shape.has_tables and not is_measured:
+            continue
+        ordered = sorted(members, key=lambda i: (sum(devices[i].decode_ms), i))
+        group = group_of(shape, devices, links, ordered, sums=sums, prefill_tokens=prefill_tokens)
+        if (against := _against(shape, group, devices[ordered[-1]])) is None:
+            found.append(group)
+        if is_measured:
+            measured.append(Tried(group=group, against=against))
+    found.sort(key=_speed)
+    taken = tuple(found[:MOST_GROUPS])
+    best = min(measured, key=lambda tried: _speed(tried.group), default=None)
+    if best is not None and best.against is None and best.group not in taken:
+        best = replace(best, against="others")
+    return taken, best
+
+
+def _against(shape: ModelShape, group: RankGroup, slowest: DeviceCost) -> Reason | None:
+    """Why this group is not worth a comparison; None: it is."""
+    if shape.has_tables:
+        return "tables"
+    if group.span.most_layers < 1:
+        return "memory"
+    if sum(group.cost.decode_ms) >= sum(slowest.decode_ms):
+        return "sums"
+    return "prompts" if sum(group.cost.prefill_ms) > sum(slowest.prefill_ms) else None
+
+
+def _speed(group: RankGroup) -> tuple[float, tuple[int, ...]]:
+    return sum(group.cost.decode_ms), group.members
 
 
 def _may_rank(device: DeviceCost) -> bool:
     return device.can_rank and device.memory > 0 and not device.is_apart
 
 
-def best_measured(
-    shape: ModelShape,
-    devices: Sequence[DeviceCost],
-    links: Links,
-    *,
-    sums: Sums,
-    prefill_tokens: int,
-) -> RankGroup | None:
-    """The fastest of all groups whose sums were measured, whether it pays or not."""
-    known = {frozenset(pair) for pair in sums} if any(shape.divided) else set[frozenset[NodeId]]()
-    able = [i for i, device in enumerate(devices) if _may_rank(device)]
-    groups = (
-        group_of(
-            shape,
-            devices,
-            links,
-            sorted(members, key=lambda i: (sum(devices[i].decode_ms), i)),
-            sums=sums,
-            prefill_tokens=prefill_tokens,
-        )
-        for size in range(2, min(len(able), MOST_MEMBERS) + 1)
-        for members in combinations(able, size)
-        if all(
-            frozenset((devices[a].node, devices[b].node)) in known
-            for a, b in combinations(members, 2)
-        )
-    )
-    return min(groups, key=lambda group: sum(group.cost.decode_ms), default=None)
-
-
 def sums_ms(links: Links, members: Sequence[DeviceCost], nbytes: int, sums: Sums) -> float:
     """The time of a layer's sums, in each of which every member sends so many bytes to all others.
 
     What was not measured takes as long as a step to the next stage: weights have just gone through the caches there too.
+    Sums of processors were, which say nothing of those of GPUs.
     """
 
-    def between(a: NodeId, b: NodeId) -> HopCost:
-        return sums.get((a, b)) or sums.get((b, a)) or hop_between(links, a, b)
+    def between(a: DeviceCost, b: DeviceCost) -> HopCost:
+        is_measured = a.can_rank and b.can_rank
+        known = sums.get((a.node, b.node)) or sums.get((b.node, a.node)) if is_measured else None
+        return known or hop_between(links, a.node, b.node)
 
-    hops = [between(a.node, b.node) for a, b in permutations(members, 2)]
+    hops = [between(a, b) for a, b in permutations(members, 2)]
     others = len(members) - 1
     return SUMS * max(hop.latency_ms + others * nbytes * hop.ms_per_byte for hop in hops)
 

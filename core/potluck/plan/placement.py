@@ -24,20 +24,20 @@ from potluck.plan.explanation import Alone, Decision, explain
 from potluck.plan.fitting import missing_memory
 from potluck.plan.groups import (
     RankGroup,
-    best_measured,
+    Tried,
     group_of,
-    groups_that_may_pay,
     memory_of,
+    weigh_groups,
     with_groups,
 )
 from potluck.plan.labels import computer_names, joined, labels
-from potluck.plan.problems import at_once, make_problem, weighed, with_tables_at_home
+from potluck.plan.preferences import Preferences
+from potluck.plan.problems import at_once, make_problem
 from potluck.plan.route import Problem, Route, ranges, route_cost_ms
-from potluck.plan.search import Stop, best_route, fits, never
+from potluck.plan.search import Stop, best_including, best_route, fits, never
 from potluck.plan.stages import Plan, StagePlan
 from potluck.plan.throughput import best_shared, period_ms
 
-MOVED = 0.05  # of the time of a layer; measurements differ by more from minute to minute
 RANKS_GAIN = 0.1  # of a token's time; how sums and computing meet is predicted, and nobody has tried this group
 
 
@@ -88,22 +88,22 @@ def make_plan(
 
     alone = _alone(shape, devices, links, stop)
     singles, groups, untaken = problem, tuple[RankGroup, ...](), None
-    homely = weighed(problem, shape, devices, near, measured_tokens)
-    best = _best_near(problem, homely, [], devices, near, stop)
+    preferences = Preferences(
+        shape=shape, devices=devices, near=near, measured_tokens=measured_tokens, stop=stop
+    )
+    best = preferences.best(problem)
     if layers is None:
-        groups = groups_that_may_pay(
+        groups, tried = weigh_groups(
             shape, devices, links, sums=sums, prefill_tokens=measured_tokens
         )
-        problem, homely = with_groups(problem, groups), with_groups(homely, groups)
-        ranked = _best_near(problem, homely, groups, devices, near, stop) if groups else None
+        grouped = with_groups(problem, groups)
+        ranked = preferences.best(grouped, groups) if groups else None
         if ranked is not None and _is_worth_it(ranked, best, near):
             ranked, groups = _with_used(ranked, groups, len(devices))
             best = ranked
         else:
+            untaken = tried and best and _why_untaken(tried, grouped, groups, best, stop)
             groups = ()
-            untaken = best_measured(
-                shape, devices, links, sums=sums, prefill_tokens=measured_tokens
-            )
     else:
         groups = tuple(
             group_of(shape, devices, links, members, sums=sums, prefill_tokens=measured_tokens)
@@ -115,7 +115,6 @@ def make_plan(
     def problem_of(tokens: int) -> Problem:
         several = at_once(shape, devices, tokens, measured_tokens)
         made = make_problem(shape, several, links, min_workers, tokens=tokens)
-        made = with_tables_at_home(made, shape, devices, near)
         group_at_once = partial(
             group_of,
             shape,
@@ -127,12 +126,18 @@ def make_plan(
         )
         return with_groups(made, [group_at_once(g.members, shares=g.shares) for g in groups])
 
+    def at_home_of(tokens: int) -> Problem:
+        return preferences.with_tables_at_home(problem_of(tokens), groups)
+
     if layers is not None:
         route = byhand.follow(shape, devices, names, problem, layers, groups)
         route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)
     elif best is not None:
-        shared = best_shared(problem_of, users, stop) if users > 1 else None
-        route = _for_one(problem, shared, best) if shared is not None else best
+        shared = best_shared(at_home_of, users, stop) if users > 1 else None
+        if shared is not None:
+            route = _for_one(problem, shared, best)
+        else:
+            route = preferences.for_pictures(problem, groups, best)
     else:
         raise _why_infeasible(shape, devices, names, singles, stop)
     users_per_s = users * _rate(period_ms(problem_of, users, route))
@@ -177,6 +182,18 @@ def _is_worth_it(ranked: Route, best: Route | None, near: Sequence[StagePlan]) -
     return best is None or ranked.ms < (1 - gain) * best.ms
 
 
+def _why_untaken(
+    tried: Tried, problem: Problem, groups: Sequence[RankGroup], best: Route, stop: Stop
+) -> Tried:
+    """What speaks against a group that `best` was preferred to. `groups` are the last devices of `problem`."""
+    if tried.against is not None:
+        return tried
+    number = problem.size - len(groups) + groups.index(tried.group)
+    if (other := best_including(problem, best, number, stop)) is None:
+        return replace(tried, against="room")
+    return replace(tried, against="gain" if other.ms < best.ms else "slower", token_ms=other.ms)
+
+
 def _with_used(
     route: Route, groups: Sequence[RankGroup], singles: int
 ) -> tuple[Route, tuple[RankGroup, ...]]:
@@ -185,35 +202,6 @@ def _with_used(
     numbers = {i: singles + k for k, i in enumerate(used)}
     devices = tuple(numbers.get(i, i) for i in route.devices)
     return replace(route, devices=devices), tuple(groups[i - singles] for i in used)
-
-
-def _best_near(
-    problem: Problem,
-    homely: Problem,
-    groups: Sequence[RankGroup],
-    devices: Sequence[DeviceCost],
-    near: Sequence[StagePlan],
-    stop: Stop,
-) -> Route | None:
-    """The fastest route in `homely`, with its time in `problem`, if each layer that moves costs `MOVED` of its time more."""
-    held: dict[tuple[tuple[NodeId, str], ...], range] = {}
-    for stage in near:
-        ranks = near[: near.index(stage) + 1][-1 - stage.rank :]
-        held.pop(tuple((s.node, s.device) for s in ranks[:-1]), None)
-        held[tuple((s.node, s.device) for s in ranks)] = stage.layers
-    if not held and homely == problem:
-        return best_route(problem, stop)
-    parts = [*([device] for device in devices), *([devices[i] for i in g.members] for g in groups)]
-    spans = homely.spans
-    if held:
-        spans = tuple(
-            span.slower_but_in(held.get(tuple((d.node, d.device) for d in own), range(0)), MOVED)
-            for span, own in zip(spans, parts, strict=True)
-        )
-    if (route := best_route(replace(homely, spans=spans), stop)) is None:
-        return None
-    ms = route_cost_ms(problem, route.devices, route.counts)
-    return replace(route, ms=ms, bound_ms=min(ms, route.bound_ms / (1 + MOVED if held else 1)))
 
 
 def _for_one(problem: Problem, shared: Route, best: Route) -> Route:

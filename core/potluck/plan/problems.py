@@ -9,12 +9,6 @@ from potluck.plan.fitting import missing_memory
 from potluck.plan.route import Problem
 from potluck.plan.search import Stop, fits, never
 from potluck.plan.spans import held_bytes, span_of
-from potluck.plan.stages import StagePlan
-
-# Of the time of a layer with a table on the disk, on a computer that would have to be sent it: 100 GB take a quarter of an
-# hour at 1 Gbit/s.
-SENT = 100.0
-PICTURES = 1 / 1000  # for each token of an answer, of models that see
 
 
 def make_problem(
@@ -80,46 +74,3 @@ def at_once(
         )
         for device in devices
     ]
-
-
-def weighed(
-    problem: Problem,
-    shape: ModelShape,
-    devices: Sequence[DeviceCost],
-    near: Sequence[StagePlan],
-    measured_tokens: int,
-) -> Problem:
-    """The same, with what a route costs beside the time of its tokens: tables to send, and pictures to read.
-
-    The first device reads the pictures, so a fast one comes first.
-    """
-    problem = with_tables_at_home(problem, shape, devices, near)
-    if not shape.picture_tokens:
-        return problem
-    chunks = PICTURES * shape.picture_tokens / measured_tokens
-    enter_ms = tuple(
-        ms + chunks * device.prefill_ms[0]
-        for ms, device in zip(problem.enter_ms, devices, strict=True)
-    )
-    return replace(problem, enter_ms=enter_ms)
-
-
-def with_tables_at_home(
-    problem: Problem,
-    shape: ModelShape,
-    devices: Sequence[DeviceCost],
-    near: Sequence[StagePlan],
-) -> Problem:
-    """The same, but layers whose table would have to be sent count as slower by `SENT`.
-
-    The master's computer has the files, and one that has had such a layer its table.
-    """
-    if not shape.tables(range(shape.num_layers)):
-        return problem
-    homes = {devices[0].node, *(stage.node for stage in near if shape.tables(stage.layers))}
-    others = [layer for layer in range(shape.num_layers) if not shape.tables((layer,))]
-    spans = tuple(
-        span if device.node in homes else span.slower_but_in(others, SENT)
-        for span, device in zip(problem.spans, devices, strict=True)
-    )
-    return replace(problem, spans=spans)

@@ -9,7 +9,7 @@ from potluck.model.footprint import working_bytes
 from potluck.model.layers import LayerKind, LayerSpec
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
 from potluck.model.shares import Share, share_layer
-from potluck.model.tensor_formats import table_bytes, weight_bytes
+from potluck.model.tensor_formats import in_memory, table_bytes, weight_bytes
 from potluck.plan.cost import ModelShape
 
 
@@ -34,12 +34,10 @@ def shape_of(
         nbytes({name: shape for name, shape in of_kind.items() if config.is_of_expert(name)})
         for of_kind in tensors
     )
-    # Of a table that all layers read, each has its part.
-    disk_bytes = tuple(
-        table_bytes(config.layers[layer].tensors())
-        + table_bytes(config.layers[layer].shared_tensors) // config.num_layers
-        for layer in examples
-    )
+    disk_bytes = tuple(table_bytes(config.layers[layer].tensors()) for layer in examples)
+    shared = {
+        name: shape for layer in config.layers for name, shape in layer.shared_tensors.items()
+    }
     return ModelShape(
         layers=layers,
         layer_bytes=tuple(map(nbytes, tensors)),
@@ -51,11 +49,12 @@ def shape_of(
         picture_tokens=_picture_tokens(config),
         hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
-        width=config.width,
+        hidden_size=config.hidden_size,
         divided=tuple(_divided(config, layer, held) for layer in examples),
         expert_bytes=expert_bytes if any(expert_bytes) else (),
         expert_part=1.0 if config.experts is None else config.experts.part,
         disk_bytes=disk_bytes if any(disk_bytes) else (),
+        shared_disk_bytes=table_bytes(shared),
     )
 
 
@@ -68,7 +67,7 @@ def _picture_tokens(config: ModelConfig) -> float:
     expert_part = 1.0 if config.experts is None else config.experts.part
     one_token = sum(
         prod(shape) * (expert_part if config.is_of_expert(name) else 1.0)
-        for name, shape in config.layer_tensors(0).items()
+        for name, shape in in_memory(config.layer_tensors(0)).items()
     )
     return weights * patches / one_token
 

@@ -8,7 +8,7 @@ from potluck.errors import InvalidLayersError
 from potluck.ids import NodeId
 from potluck.plan.byhand import find_groups
 from potluck.plan.cost import DeviceCost, HopCost, Links, ModelShape
-from potluck.plan.groups import groups_that_may_pay
+from potluck.plan.groups import weigh_groups
 from potluck.plan.labels import labels
 
 
@@ -22,7 +22,8 @@ def pairs_to_measure(
 ) -> tuple[tuple[int, int], ...]:
     """The pairs of devices of the groups that are asked for; or of those that pay if sums take no longer than the wire.
 
-    Those come first that are in the fastest group. Of devices of the same two computers, one pair stands for all.
+    Those come first that are in the fastest group. Of devices of the same two computers, one pair stands for all. GPUs sum
+    in a way of their own, which is not measured.
 
     Args:
         shape: the sizes of the model.
@@ -40,7 +41,7 @@ def pairs_to_measure(
         for pair, link in links.items()
     }
     at_once = {(d.node, d.node): HopCost(latency_ms=0.0, ms_per_byte=0.0) for d in devices}
-    groups = groups_that_may_pay(
+    groups, _ = weigh_groups(
         shape, devices, links, sums=wire | at_once, prefill_tokens=prefill_tokens
     )
     return _one_of_each(devices, [group.members for group in groups])
@@ -49,9 +50,10 @@ def pairs_to_measure(
 def _one_of_each(
     devices: Sequence[DeviceCost], groups: Iterable[Sequence[int]]
 ) -> tuple[tuple[int, int], ...]:
-    """The pairs of devices in these groups, one for each two computers."""
+    """The pairs of processors in these groups, one for each two computers."""
     found: dict[frozenset[NodeId], tuple[int, int]] = {}
     for members in groups:
-        for a, b in combinations(sorted(members), 2):
+        able = [i for i in sorted(members) if devices[i].can_rank]
+        for a, b in combinations(able, 2):
             found.setdefault(frozenset((devices[a].node, devices[b].node)), (a, b))
     return tuple(found.values())

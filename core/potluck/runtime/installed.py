@@ -2,10 +2,12 @@
 
 engine/current.json      which folder is used, and which one was before
 engine/<16 hex>/         an unpacked engine, by the digest of its wheels; without `.whole` in it, it counts for nothing
+                         (unpacked anew beside itself, it has the digest of that digest)
 engine/.new-<16 hex>/    one that is being unpacked; it gets its name when it is complete
 engine/wheels/           wheels by their SHA-256, for this computer and the others of its homes
 """
 
+import hashlib
 import importlib.util
 import logging
 import shutil
@@ -105,7 +107,7 @@ class Installed:
     def is_current(self, choice: Choice) -> bool:
         """Whether this very engine is in use."""
         engine = self.engine()
-        return engine is not None and engine.folder == _name(choice.digest)
+        return engine is not None and engine.folder in _names(choice.digest)
 
     def install(
         self,
@@ -114,6 +116,7 @@ class Installed:
         unpacked: Unpacked = lambda *_: None,
         *,
         stopped: threading.Event | None = None,
+        anew: bool = False,
     ) -> None:
         """Unpack an engine, try it, and use it from now on. What an earlier call has done is not done again.
 
@@ -122,6 +125,7 @@ class Installed:
             path: where each of them is.
             unpacked: told after each wheel.
             stopped: ends it when it is set; what is unpacked stays for the next call.
+            anew: unpack it beside itself if it is in use already, since its files may be damaged.
 
         Raises:
             StoppedError: `stopped` was set; the engine is not switched to.
@@ -129,12 +133,14 @@ class Installed:
             StoreError: a wheel or the disk is not as it should be.
         """
         stopped = stopped or threading.Event()
-        name = _name(choice.digest)
+        name = self._name_for(choice, anew=anew)
         folder, new = self.root / name, self.root / (_NEW + name)
         for other in self.root.glob(f"{_NEW}*"):
             if other != new:  # of a release that was never installed to its end
                 _delete(other)
         try:
+            if not self._is_used(name) and anew:
+                _delete(folder)
             if not _is_whole(folder):
                 if folder.exists():
                     shutil.rmtree(of_any_length(folder))  # what is left of one that was deleted
@@ -150,13 +156,22 @@ class Installed:
                 sync_folder(self.root)
             self.try_engine(folder, stopped)
         except EngineError:
-            if not self.is_current(choice):  # else it worked before, and its trial was disturbed
+            if not self._is_used(name):  # else it worked before, and its trial was disturbed
                 _delete(folder)
             raise
         except OSError as error:
             raise StoreError(f"The engine cannot be unpacked: {reason(error)}.") from error
         go_on(stopped)
         self._switch(_Engine(name, choice.variant, choice.version, this_python()))
+
+    def _name_for(self, choice: Choice, *, anew: bool) -> str:
+        """The folder that it is in, or is to be unpacked into."""
+        first, second = _names(choice.digest)
+        return second if self._is_used(first if anew else second) else first
+
+    def _is_used(self, name: str) -> bool:
+        engine = self.engine()
+        return engine is not None and engine.folder == name
 
     def _switch(self, engine: _Engine) -> None:
         before = self.engine()
@@ -238,8 +253,9 @@ def _delete(folder: Path) -> None:
     shutil.rmtree(of_any_length(folder), ignore_errors=True)
 
 
-def _name(digest: Digest) -> str:
-    return digest[:_NAME]
+def _names(digest: Digest) -> tuple[str, str]:
+    """The two folders that an engine may be in: while one is in use, it is unpacked anew into the other."""
+    return digest[:_NAME], hashlib.sha256(digest.encode()).hexdigest()[:_NAME]
 
 
 def _is_named(engine: _Engine | None) -> bool:

@@ -6,7 +6,8 @@ was checked, its bytes were flushed and the file was renamed. A crash at any mom
 whole tensors, and parts that can be continued. Another process that makes a tensor for the store
 writes it into `workshop`, and the store adopts the file. Disks can still fail, and people delete
 caches: the loader computes the digest of a tensor again, `verify` drops what is damaged, and a
-folder that was deleted is made again.
+folder that was deleted is made again. Windows keeps a file that somebody reads: a tensor that is to be
+removed is not here from then on, and its file goes later.
 
 All methods block, and several threads may call them. A locked file ensures that only one process
 uses the folder. The time of last use is the file's mtime, so that it is kept when the process ends.
@@ -22,13 +23,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
 
-from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
+from potluck.errors import DiskFullError, IntegrityError, StoreError
 from potluck.files import make_folder, remove, replace, sync_folder
 from potluck.ids import Digest, is_digest, short
 from potluck.reasons import reason
 from potluck.store.inventory import Inventory
 from potluck.store.lock import FolderLock
 from potluck.store.part import PART, Part, digest_of, disk_errors, flush
+from potluck.store.room import free_bytes, too_little
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +44,6 @@ class Missing:
     digest: Digest
     offset: int
     nbytes: int
-
-
-def free_bytes(folder: Path) -> int:
-    """The bytes that the disk has left for this user."""
-    return shutil.disk_usage(folder).free
 
 
 @dataclass(slots=True)
@@ -71,9 +68,10 @@ class ChunkStore:
     clock: Callable[[], float] = time.time
     inventory: Inventory = field(init=False, default_factory=Inventory)
     _parts: dict[Digest, Part] = field(init=False, default_factory=dict[Digest, Part])
+    _kept: set[Digest] = field(init=False, default_factory=set[Digest])  # by the system; to remove
     _mutex: RLock = field(
         init=False, default_factory=RLock
-    )  # guards the parts, and what is removed
+    )  # guards the parts, and what is removed and gets its name; nobody waits for a file with it
     _lock: FolderLock = field(init=False)
 
     def __post_init__(self) -> None:
@@ -109,6 +107,8 @@ class ChunkStore:
 
     def has(self, digest: Digest, nbytes: int | None = None) -> bool:
         """Whether the tensor is here and, if `nbytes` is given, has this size."""
+        if digest in self._kept:
+            return False
         try:
             size = self.path(digest).stat().st_size
         except FileNotFoundError:
@@ -129,6 +129,7 @@ class ChunkStore:
         before it renamed it, the part is checked and finished here.
         """
         self._restore()
+        self._remove_kept()
         wanted: list[Missing] = []
         for digest, nbytes in dict(tensors).items():
             if self.has(digest, nbytes):
@@ -216,9 +217,8 @@ class ChunkStore:
         try:
             make_folder(path.parent)
             flush(file)
-            with self._mutex:
-                replace(file, path)
-                self.inventory.note(digest, path.stat().st_size, self.clock())
+            replace(file, path, move=lambda old, new: self._name(digest, old, new))
+            self.inventory.note(digest, path.stat().st_size, self.clock())
         except OSError as error:
             raise StoreError(f"A tensor cannot be stored: {reason(error)}.") from error
         finally:
@@ -226,29 +226,31 @@ class ChunkStore:
         sync_folder(path.parent)
 
     def discard(self, digest: Digest) -> bool:
-        """Remove the tensor and any part of it. Returns whether they are gone.
+        """Remove the tensor and any part of it: it is not here from now on. Returns whether its files are gone.
 
-        Windows keeps a file that somebody reads. If that takes longer than a moment, it stays as it is.
+        Windows keeps a file that somebody reads. If that takes longer than a moment, it is removed later.
         """
         with self._mutex:
             self._parts.pop(digest, None)
-            try:
-                remove(self.path(digest))
-                remove(self._part_path(digest))
-            except OSError as error:
-                logger.warning("tensor not removed digest=%s: %s", short(digest), reason(error))
-                return False
-            self.inventory.remove(digest)
-            return True
+            self._kept.add(digest)
+        try:
+            remove(self._part_path(digest))
+            remove(self.path(digest), unlink=lambda _: self._unlink(digest))
+        except OSError as error:
+            logger.warning("tensor not removed yet digest=%s: %s", short(digest), reason(error))
+            return False
+        return True
 
     def verify(self, digests: Iterable[Digest]) -> list[Digest]:
-        """Read tensors and compute their digests again. Those that are damaged are removed.
+        """Read tensors and compute their digests again. Those that are damaged are not here from then on.
 
         Returns:
             The damaged ones. Tensors that are not here are not among them.
         """
         damaged: list[Digest] = []
         for digest in digests:
+            if digest in self._kept:
+                continue
             try:
                 path = self.path(digest)
                 is_intact = digest_of(path, 0, path.stat().st_size) == digest
@@ -258,7 +260,7 @@ class ChunkStore:
                 logger.warning("tensor unreadable digest=%s error=%s", short(digest), error)
                 is_intact = False
             if not is_intact:
-                logger.warning("tensor damaged, removed digest=%s", short(digest))
+                logger.warning("tensor damaged digest=%s", short(digest))
                 self.discard(digest)
                 damaged.append(digest)
         return damaged
@@ -280,16 +282,17 @@ class ChunkStore:
             DiskFullError: not enough can be removed; nothing was removed.
         """
         self._restore()
+        self._remove_kept()
         with self._mutex:
-            loose = self.inventory.loose()
+            loose = {d: n for d, n in self.inventory.loose().items() if d not in self._kept}
             lacking, removable = nbytes - self.room(), sum(loose.values())
-            if lacking > removable:
-                raise self._full(nbytes, self.room() + removable)
-            for digest in loose:
-                if lacking <= 0:
-                    break
-                logger.info("tensor evicted digest=%s bytes=%d", short(digest), loose[digest])
-                lacking -= loose[digest] if self.discard(digest) else 0
+        if lacking > removable:
+            raise too_little(nbytes, self.room() + removable, self.quota)
+        for digest in loose:
+            if lacking <= 0:
+                break
+            logger.info("tensor evicted digest=%s bytes=%d", short(digest), loose[digest])
+            lacking -= loose[digest] if self.discard(digest) else 0
 
     def room(self, *, reserve: int | None = None) -> int:
         """The bytes that may be written without removing anything, if so much is left free."""
@@ -312,17 +315,6 @@ class ChunkStore:
                 " announced. Free some space and try again; what is here is kept."
             )
 
-    def _full(self, needed: int, available: int) -> DiskFullError:
-        available = max(0, available)
-        limit = "" if self.quota is None else f" of the {format_bytes(self.quota)} it may use"
-        return DiskFullError(
-            f"This computer's share of the model takes {format_bytes(needed)} on its disk, and"
-            f" Potluck has {format_bytes(available)} left{limit}. Free space on the disk, or lend"
-            " less memory so that it gets fewer layers.",
-            needed=needed,
-            available=available,
-        )
-
     def _touch(self, digest: Digest, used: float) -> None:
         self.inventory.use(digest, used)
         with suppress(OSError):  # a read-only file can still be used
@@ -340,11 +332,31 @@ class ChunkStore:
         with part.lock:
             if not part.is_whole:
                 return False
-            part.finish(path)
-        with self._mutex:
-            self._parts.pop(digest, None)
+            part.finish(path, move=lambda old, new: self._name(digest, old, new))
         self._touch(digest, self.clock())
         return True
+
+    def _name(self, digest: Digest, file: Path, path: Path) -> None:
+        """Give a whole tensor its name, in the place of one that is to be removed."""
+        with self._mutex:
+            file.replace(path)
+            self._kept.discard(digest)
+            self._parts.pop(digest, None)
+
+    def _unlink(self, digest: Digest) -> None:
+        """Remove a tensor's file, unless an intact one has taken its place meanwhile."""
+        with self._mutex:
+            if digest in self._kept:
+                self.path(digest).unlink(missing_ok=True)
+                self._kept.remove(digest)
+                if digest not in self._parts:  # else it arrives again
+                    self.inventory.remove(digest)
+
+    def _remove_kept(self) -> None:
+        """Remove the files that were kept when they were to be removed, if nobody reads them any more."""
+        for digest in tuple(self._kept):
+            with suppress(OSError):
+                self._unlink(digest)
 
     def _part(self, digest: Digest) -> Part:
         with self._mutex:
@@ -369,6 +381,7 @@ class ChunkStore:
             self._lock = FolderLock(self.root)
             self.inventory.clear()
             self._parts.clear()
+            self._kept.clear()
             self._scan()
 
     def _scan(self) -> None:

@@ -7,7 +7,8 @@ restart, or after a write that failed half-way.
 import errno
 import hashlib
 import io
-from collections.abc import Generator, Iterator
+import os
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -63,15 +64,15 @@ class Part:
         self.is_whole = True
         return True
 
-    def finish(self, path: Path) -> None:
-        """Flush a whole part and rename it to its digest. The caller must sync the folder.
+    def finish(self, path: Path, *, move: Callable[[Path, Path], None] = os.replace) -> None:
+        """Flush a whole part and rename it to its digest with `move`. The caller must sync the folder.
 
         Raises:
             IntegrityError: the file was deleted.
         """
         with disk_errors(self.digest):
             _flush(self.path)
-            replace(self.path, path)
+            replace(self.path, path, move=move)
         self.is_whole = False
 
     def _rehash(self) -> None:

@@ -22,7 +22,8 @@ _MUTTER: Final = "org.gnome.Mutter.IdleMonitor"
 _HOT_C: Final = 95.0  # where the sensor names no limit of its own
 _LIMITS_C: Final = (60.0, 110.0)  # some sensors name nonsense
 _COLD_C, _NONSENSE_C = 0.0, 130.0  # of a processor that is on: what lies beyond is no temperature
-_STEP_C = 5.0  # in which people are told of it
+_STEP_C, _STEP_SHARE = 5.0, 0.01  # in which people are told of it, and of a battery
+_WAVERS = 0.8  # of a step, by which a value may differ from the one that was told
 _PROCESSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
 _GAME_OR_TALK: Final = (3, 4)  # QUNS_RUNNING_D3D_FULL_SCREEN, QUNS_PRESENTATION_MODE
 
@@ -36,7 +37,8 @@ class Looks:
     is_on_battery: Callable[[], bool | None]
     free_share: Callable[[], float | None]
     is_hot: Callable[[], bool | None]
-    vitals: Callable[[], Vitals] = Vitals  # for people; no rule depends on it
+    vitals: Callable[[Vitals], Vitals] = lambda _: Vitals()
+    """What people are told, by what they were told before; no rule depends on it."""
 
     def at(self, rules: Rules) -> Facts:
         """Look at what these rules need to know."""
@@ -63,7 +65,7 @@ def looks(system: str = sys.platform, ask: Ask = ask) -> Looks:
         is_on_battery=on_battery,
         free_share=free_share,
         is_hot=lambda: hot(_temperatures()),
-        vitals=lambda: vitals(_battery(), _temperatures()),
+        vitals=lambda before: vitals(_battery(), _temperatures(), before),
     )
 
 
@@ -76,21 +78,33 @@ def on_battery() -> bool | None:
     return None if battery is None else battery.power_plugged is False
 
 
-def vitals(battery: Any, sensors: Mapping[str, list[Any]]) -> Vitals:
+def vitals(battery: Any, sensors: Mapping[str, list[Any]], before: Vitals) -> Vitals:
     """What people are told of a battery and of temperatures, in steps that do not change all the time.
 
     Args:
         battery: as psutil says; None: there is none.
         sensors: its temperatures by chip. What no processor can have is passed over.
+        before: what they were told last.
     """
     read = [entry.current for entry in _processors(sensors)]
     heat = max((c for c in read if c is not None and _COLD_C < c < _NONSENSE_C), default=None)
     share = None if battery is None or battery.percent is None else battery.percent / 100
     return Vitals(
-        battery=None if share is None else min(max(round(share, 2), 0.0), 1.0),
+        battery=_calm(
+            None if share is None else min(max(share, 0.0), 1.0), _STEP_SHARE, before.battery
+        ),
         plugged=battery is not None and battery.power_plugged is True,
-        heat_c=None if heat is None else _STEP_C * round(heat / _STEP_C),
+        heat_c=_calm(heat, _STEP_C, before.heat_c),
     )
+
+
+def _calm(value: float | None, step: float, before: float | None) -> float | None:
+    """A value in steps. One that wavers between two of them stays at the one that was told before."""
+    if value is None:
+        return None
+    if before is not None and abs(value - before) < _WAVERS * step:
+        return before
+    return round(step * round(value / step), 2)
 
 
 def _battery() -> Any:

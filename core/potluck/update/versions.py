@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -106,10 +107,12 @@ class Versions:
 
     @property
     def before(self) -> str | None:
-        """The version that was used before, if it is still there."""
-        state = self._state()
-        there = bool(state.before) and (self.folder / state.before).is_dir()
-        return state.before if there and state.before != self.current else None
+        """The version that was used before, if it is still there; else the newest one there that is older."""
+        before, current = self._state().before, self.current
+        if before and before != current and (self.folder / before).is_dir():
+            return before
+        older = (f.name for f in self.folder.glob("*") if f.is_dir() and is_newer(current, f.name))
+        return reduce(lambda one, other: one if is_newer(one, other) else other, older, "") or None
 
     @property
     def failed(self) -> Failed | None:

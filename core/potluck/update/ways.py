@@ -1,5 +1,8 @@
 """How this installation gets a newer version: by itself, or in the system's way."""
 
+import os
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -38,6 +41,20 @@ def way(installed: Package | None) -> tuple[Way, str]:
             return "manual", OLD_FOLDER
         return ("itself", "") if versions.is_writable() else ("manual", NOT_YOURS)
     return _KINDS.get(installed.kind, "package"), ""
+
+
+def place(file: Path, folder: Path, name: str) -> Path:
+    """Give a package its name in a folder, so that its owner can open it. Those of other versions are deleted."""
+    placed = folder / name
+    for left in folder.glob("[!.]*"):
+        if left.suffix != ".json":
+            with suppress(OSError):  # Windows keeps what its owner has open
+                left.unlink()
+    try:
+        os.link(file, placed)
+    except OSError:  # a disk without links
+        shutil.copyfile(file, placed)
+    return placed
 
 
 def how_to_install(kind: Kind, file: Path) -> str:

@@ -299,11 +299,17 @@ class Load(Message, frozen=True, tag="load"):
     before: PlanBefore | None = None  # None: it takes no conversations over
 
     @property
-    def dialled(self) -> tuple[Hop, ...]:
-        """The stages with which the process of this stage connects."""
+    def required(self) -> tuple[Hop, ...]:
+        """The stages without which this one is not loaded."""
         above = () if self.ranks is None else self.ranks.above
         following = () if self.next_hop is None else (self.next_hop,)
         return (*following, *above, *self.cache_hops)
+
+    @property
+    def dialled(self) -> tuple[Hop, ...]:
+        """The stages with which the process of this stage connects, also those of the plan before."""
+        before = () if self.before is None else self.before.hops
+        return (*self.required, *before)
 
 
 class WarmingUp(Message, frozen=True, tag="warming_up"):

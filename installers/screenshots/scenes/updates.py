@@ -16,7 +16,7 @@ from potluck.update.versions import Failed
 from potluck.update.ways import CHECKOUT, how_to_install
 from potluck_app.views.main_window import MainWindow
 
-NEW, MB = "0.2.0", 10**6
+OLD, NEW, MB = "0.0.9", "0.2.0", 10**6
 PACKAGE = Path("/home/anna/.local/share/potluck/updates/potluck_0.2.0_amd64.deb")
 OFFLINE = (
     "The server of releases does not answer. Check the Internet connection and try again later."
@@ -139,6 +139,46 @@ def settings_update_done(stage: Stage) -> QWidget:
     """The newer version runs, and this window is still one of the version before."""
     done = replace(_in("quiet"), message=NEWEST, before=__version__, computers=OTHERS)
     return _show(stage, done, runs=NEW)
+
+
+@scene
+def settings_update_older(stage: Stage) -> QWidget:
+    """A version before this window's still runs in the background."""
+    return _show(stage, _in("quiet"), runs=OLD)
+
+
+@scene
+def settings_update_restart(stage: Stage) -> QWidget:
+    """The question before the version in the background is restarted."""
+    window = _show(stage, _in("quiet"), runs=OLD)
+    window.settings.update_card.restart.click()
+    return stage.dialog()
+
+
+@scene
+def worker_update_quiet(stage: Stage) -> QWidget:
+    """The window of a helper, while no newer version is known."""
+    return stage.worker(_helper(_in("quiet")))
+
+
+@scene
+def worker_update_waiting(stage: Stage) -> QWidget:
+    """A helper that waits for its main computer, and can go back to the version before."""
+    state = _helper(replace(_in("quiet"), before=OLD))
+    return stage.worker(replace(state, node=replace(state.node, lent_to=(), member_of=("Attic",))))
+
+
+@scene
+def worker_update_failed(stage: Stage) -> QWidget:
+    """The window of a helper after an update that did not work."""
+    return stage.worker(_helper(replace(_in("offered"), failed=True)))
+
+
+@scene
+def worker_update_runs(stage: Stage) -> QWidget:
+    """A newer version runs, and the window of a helper is of the version before."""
+    state = _helper(_in("quiet"))
+    return stage.worker(replace(state, node=replace(state.node, version=NEW)))._open_update()
 
 
 @scene

@@ -27,6 +27,7 @@ def test_the_worker_says_whom_it_helps_and_with_what() -> None:
         lent_to=("Den", "Attic"),
         lent_model="Qwen/Qwen3-8B",
         lent_of=36,
+        lent_layers=12,
     )
     receiving = _lent(_me(state="receiving", progress=0.3), lent_to=("Den",))
 
@@ -49,8 +50,13 @@ def test_only_requests_to_this_worker_that_wait_are_shown() -> None:
 @pytest.mark.parametrize(
     ("layers", "lent", "line", "short"),
     [
-        ((0, 36), ("Qwen3-8B", 36), "It computes Qwen3-8B alone.", "Qwen3-8B"),
-        ((0, 36), ("guide", 36), "It computes Potluck guide alone.", "Potluck guide"),
+        ((0, 36), ("Qwen3-8B", 36, 36, "model"), "It computes Qwen3-8B alone.", "Qwen3-8B"),
+        ((0, 36), ("guide", 36, 36, "model"), "It computes Potluck guide alone.", "Potluck guide"),
+        ((0, 36), ("b", 36, 36, "shares"), "For each word of an answer, it computes its part of 36 of the 36 layers of b.", "36 of 36 layers of b"),
+        ((0, 36), ("b", 36, 20), "For each word of an answer, it computes 20 of the 36 layers of b.", "20 of 36 layers of b"),
+        ((36, 36), ("b", 36, 0), "It holds the vocabulary of b. Other computers compute the layers.", "Vocabulary"),
+        ((36, 36), ("", 36, 0), "It holds the vocabulary of the model. Other computers compute the layers.", "Vocabulary"),
+        ((0, 36), ("b", 36), "For each word of an answer, it computes 36 of the 36 layers of b.", "36 of 36 layers of b"),
         ((0, 9), ("", 36), "For each word of an answer, it computes 9 of the 36 layers of the model.", "9 of 36 layers"),
         ((0, 9), ("a/b", 36), "For each word of an answer, it computes 9 of the 36 layers of b.", "9 of 36 layers of b"),
         ((0, 1), ("", 0), "1 layer", "1 layer"),  # its node is older than the window
@@ -58,9 +64,11 @@ def test_only_requests_to_this_worker_that_wait_are_shown() -> None:
     ],
 )  # fmt: skip
 def test_a_helper_says_what_its_layers_are_of(
-    layers: tuple[int, int] | None, lent: tuple[str, int], line: str, short: str
+    layers: tuple[int, int] | None, lent: tuple[Any, ...], line: str, short: str
 ) -> None:
-    state = _lent(_me(layers=layers), lent_to=("Den",), lent_model=lent[0], lent_of=lent[1])
+    fields = ("lent_model", "lent_of", "lent_layers", "lent_as")
+    said = dict(zip(fields, lent, strict=False))
+    state = _lent(_me(layers=layers), lent_to=("Den",), **said)
 
     view = lending.lend_view(state)
     assert (view.text, view.short) == (line, short)

@@ -19,7 +19,7 @@ def test_the_layer_bar_has_one_segment_per_stage_in_the_computers_colour() -> No
         ("here", "0\u20131", 0),
         ("there", "2\u20135", 1),
     ]
-    assert card.figures == "7.9 tok/s measured · 120 tok/s predicted · 6 layers · 32 bits"
+    assert card.figures == "7.9 tokens/s measured · 120 tokens/s predicted · 6 layers · 32 bits"
     assert card.pill == "Ready"
     assert card.segments[0].tip == f"here · {PLAN.stages[0].device} · 0 kB · 1.5 ms per token"
 
@@ -28,7 +28,7 @@ def test_before_the_first_answer_the_speed_is_a_prediction() -> None:
     card = model_card(home(model=running_model(tokens_per_s=None)))
 
     assert card is not None
-    assert card.figures == "120 tok/s predicted · 6 layers · 32 bits"
+    assert card.figures == "120 tokens/s predicted · 6 layers · 32 bits"
 
 
 def test_a_model_that_answers_is_generating() -> None:
@@ -59,7 +59,7 @@ def test_a_model_on_its_way_has_its_own_name_layers_and_progress_and_no_speed_of
     assert card is not None
     assert (card.name, card.progress) == ("Qwen3-32B", 0.25)
     assert "6 layers" in card.figures
-    assert "tok/s" not in card.figures
+    assert "tokens/s" not in card.figures
 
 
 def test_a_plan_without_words_is_explained_by_its_layers() -> None:

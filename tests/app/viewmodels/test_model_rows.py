@@ -60,9 +60,9 @@ def test_a_model_that_cannot_be_run_says_why() -> None:
     [
         (None, ""),
         (Fit(), ""),
-        (FIT, "about 11 tok/s"),
-        (RANGE, "8 to 14 tok/s"),
-        (SLOW, "about 1.2 tok/s"),
+        (FIT, "about 11 tokens/s"),
+        (RANGE, "8 to 14 tokens/s"),
+        (SLOW, "about 1.2 tokens/s"),
         (Fit(fits=True), "fits"),
         (TOO_BIG, "needs 8 GB more"),
     ],

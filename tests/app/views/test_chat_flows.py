@@ -92,8 +92,11 @@ def test_a_very_long_message_is_folded(
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({}, "8.0 tok/s · 20 tokens · 1.2 s to first token"),
-        ({"loading_s": 12.0}, "8.0 tok/s · 20 tokens · 1.2 s to first token · 12 s to load before"),
+        ({}, "8.0 tokens/s · 20 tokens · 1.2 s to first token"),
+        (
+            {"loading_s": 12.0},
+            "8.0 tokens/s · 20 tokens · 1.2 s to first token · 12 s to load before",
+        ),
         ({"tokens": 1, "tokens_per_s": 0.0}, "1 token · 1.2 s to first token"),
     ],
 )

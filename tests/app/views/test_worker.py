@@ -316,7 +316,7 @@ def test_a_newer_version_is_installed_from_the_window_of_a_helper_too(
     worker: WorkerWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     backend.say(lent())
-    assert not worker.update_button.isVisible()
+    assert not worker.update_button.isVisible()  # this node knows of none
 
     offered = Update(phase="offered", message="There is one.", version="9.0.0")
     node = msgspec.structs.replace(lent().node, version=__version__)
@@ -330,4 +330,45 @@ def test_a_newer_version_is_installed_from_the_window_of_a_helper_too(
     node = msgspec.structs.replace(node, version="9.0.0")
     backend.say(msgspec.structs.replace(lent(), node=node, update=updated))
     assert "Potluck 9.0.0 runs now" in dialog.card.text.text()
-    assert worker.update_button.isVisible()  # this window is of the version before
+    assert "chat" not in dialog.card.text.text()  # this window has none
+    assert worker.update_button.text() == "Another version runs…"
+
+
+@pytest.mark.parametrize(
+    ("update", "text"),
+    [
+        (Update(phase="quiet", message="None.", before="0.0.1"), "Updates…"),
+        (Update(phase="offered", message="You left it.", left=True, version="9"), "Updates…"),
+        (Update(phase="offered", message="", version="9"), "A newer version is there…"),
+        (Update(phase="looking", message=""), "Looking for a newer version…"),
+        (Update(phase="fetching", message="", version="9"), "Potluck is updated…"),
+        (Update(phase="offered", message="No room.", failed=True, version="9"), "The update did not work…"),
+        (Update(phase="fetched", message="sudo apt install", version="9"), "A newer version is here…"),
+    ],
+)  # fmt: skip
+def test_a_helper_always_has_a_way_to_the_updates_which_says_how_they_are(
+    worker: WorkerWindow, backend: ScriptedBackend, update: Update, text: str
+) -> None:
+    state = lent(lent_to=("Den",))
+    node = msgspec.structs.replace(state.node, version=__version__)
+    backend.say(msgspec.structs.replace(state, node=node, update=update))
+
+    assert worker.update_button.isVisible()
+    assert worker.update_button.text() == text
+
+
+def test_a_helper_that_is_not_found_is_first_told_why(
+    worker: WorkerWindow, backend: ScriptedBackend
+) -> None:
+    node = msgspec.structs.replace(lent().node, version=__version__)
+    quiet = Update(phase="quiet", message="None.")
+    backend.say(msgspec.structs.replace(lent(), node=node, update=quiet))
+
+    assert worker.doctor.isVisible()
+    assert not worker.update_button.isVisible()  # there is no room for what says nothing
+    backend.say(
+        msgspec.structs.replace(
+            lent(), node=node, update=msgspec.structs.replace(quiet, before="0.0.1")
+        )
+    )
+    assert worker.update_button.isVisible()

@@ -1,11 +1,13 @@
 """What a bench makes of what it measures; the computers are fake, the arithmetic is not."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 from fake_cluster import FakeComputer, FakeComputers, run
 from model_folders import CONFIG
+from seeing_variants import TEXT, gemma_4_config
 
 from potluck.api.values.benching import BenchProgress, BenchRequest, BenchResult
 from potluck.api.values.schema import PlanRequest
@@ -24,7 +26,7 @@ LINK_MS = 0.25
 class Home:
     """A master with a desk that computes."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Mapping[str, object] = TINY) -> None:
         self.desk = FakeComputer("Desk", 1, ms=2.0)
         self.computers = FakeComputers(self.desk)
         self.master = Master(
@@ -32,7 +34,7 @@ class Home:
             models=Models(
                 resolve=lambda _: pytest.fail("a shape has no folder"),
                 read=_no_files,
-                shapes={"tiny": TINY},
+                shapes={"tiny": config},
             ),
             events=Events(),
         )
@@ -125,6 +127,21 @@ def test_ranks_of_a_group_read_at_the_same_time_and_their_sums_are_shown() -> No
         (both,) = result.sums
         assert both.nodes == ("Desk", "Laptop")
         assert 0 < both.token_ms < both.chunk_ms
+
+    run(main())
+
+
+def test_sums_are_of_hidden_states_without_what_goes_along_behind_them() -> None:
+    async def main() -> None:
+        alike = ["full_attention"] * 4
+        home = Home(gemma_4_config(hidden_size_per_layer_input=8, layer_types=alike))
+        home.computers.workers.append(FakeComputer("Laptop", 2, ms=2.0))
+        request = request_of()
+        plan = msgspec.structs.replace(request.plan, layers=(("Desk+Laptop", 4),))
+        result = result_of(await home.bench(msgspec.structs.replace(request, plan=plan)))
+
+        (both,), (cost,) = result.sums, home.master.measurements.sums.known().values()
+        assert both.token_ms == cost.ms(4 * TEXT["hidden_size"])
 
     run(main())
 

@@ -13,6 +13,7 @@ from potluck.cluster.driver.token import Usage
 from potluck.cluster.events import ModelChanged
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.errors import EngineError, PeerLostError
+from potluck.plan.byhand import by_hand
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import Sampling
 
@@ -69,6 +70,20 @@ def test_a_model_has_its_name_from_the_first_moment_of_its_load(
         with suppress(EngineError):
             await home.master.load(asked)
         assert names[0] == name
+
+    run(main())
+
+
+@pytest.mark.parametrize("layers", [SPLIT.layers, (("Laptop+Desk", 4),)], ids=["split", "group"])
+def test_the_plan_in_force_is_weighed_as_it_would_be_made_today(
+    home: Home, layers: tuple[tuple[str, int], ...]
+) -> None:
+    async def main() -> None:
+        asked = PlanRequest(layers=layers, context=64, scheme="f32")
+        plan = (await home.master.plan(asked)).plan
+        again = (await home.master.plan(msgspec.structs.replace(asked, layers=by_hand(plan)))).plan
+        assert again.stages == plan.stages
+        assert len(plan.stages) == 2
 
     run(main())
 

@@ -13,7 +13,15 @@ from packing_engine import Workplace
 from potluck.api.values.schema import PlanRequest
 from potluck.cluster.driver.token import Usage
 from potluck.cluster.events import StepRefused
-from potluck.errors import BrokenModelError, EngineError, PeerLostError, PotluckError, UsageError
+from potluck.cluster.master.vocabulary import Failed
+from potluck.errors import (
+    BrokenModelError,
+    EngineError,
+    OutOfMemoryError,
+    PeerLostError,
+    PotluckError,
+    UsageError,
+)
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import Sampling
 from potluck.wire.messages import StepFailed
@@ -45,6 +53,25 @@ def test_a_load_puts_the_plan_into_force(home: Home) -> None:
         assert home.master.state.phase == "ready"
         assert deployment.planned.context == 64
         assert home.changes > 5
+
+    run(main())
+
+
+def test_a_computer_that_lends_more_again_lacks_memory_no_more(home: Home) -> None:
+    async def main() -> None:
+        full = Failed(error=OutOfMemoryError("It is full."), node_id=home.laptop.node_id)
+        home.master.shortages.heard(full, ())
+        device = home.laptop.devices[0]
+        home.laptop.devices = [msgspec.structs.replace(device, memory_free=0)]
+        home.master.weigh()
+        assert home.master.shortages.nodes
+        before = home.changes
+
+        home.laptop.devices = [device]
+        home.master.weigh()
+
+        assert not home.master.shortages.nodes
+        assert home.changes == before + 1
 
     run(main())
 

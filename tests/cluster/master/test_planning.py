@@ -12,6 +12,7 @@ from fake_cluster import FakeComputer, devices, failing, run, until
 from fake_home import SPLIT, Home, small
 
 from potluck.api.values.schema import PlanRequest
+from potluck.cluster.driver.token import Usage
 from potluck.cluster.master.asked import schemes_of
 from potluck.cluster.master.deadlines import PlanningDeadlines
 from potluck.cluster.master.planning import Planner
@@ -28,6 +29,7 @@ from potluck.model.shapes import SHAPES
 from potluck.plan.search import Stop
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel, random_model
+from potluck.wire.activation_messages import Sampling
 
 BOTH = PlanRequest(workers=1, context=64)
 
@@ -67,6 +69,23 @@ def test_what_sums_take_is_measured_for_the_groups_that_may_pay_or_are_asked_for
         else:
             assert [other.rank for other in others] == [1]
             assert stage.predicted_ms - stage.head_ms > 4 * 2 * 2.9
+
+    run(main())
+
+
+def test_no_sums_are_measured_while_people_read_answers(home: Home) -> None:
+    async def main() -> None:
+        await home.master.load(SPLIT)
+        home.desk.calls.clear()
+        _, generator = await home.master.ready(PlanRequest())
+        stream = generator.tokens([1, 2, 3], Sampling(), usage=Usage())
+        await anext(stream)
+        asked = PlanRequest(context=64, scheme="f32", layers=(("Desk+Laptop", 4),))
+        await home.master.plan(asked)
+        assert "measure_sums" not in home.desk.calls
+        await stream.aclose()
+        await home.master.plan(asked)
+        assert "measure_sums" in home.desk.calls
 
     run(main())
 

@@ -46,7 +46,7 @@ def test_what_did_not_fit_is_said_with_its_own_numbers(home: Home) -> None:
 
         assert planned.scheme == "int8"
         assert planned.note == (
-            "In bf16 Desk's share needs 23.8 kB with its cache, and it offers 20.0 kB;"
+            "In bf16 Desk's share needs 23.8 kB with its cache, and it offers 20 kB;"
             " this is the best quality that fits."
         )
         room = shape_of(home.model.config, "bf16", context=64).model_memory

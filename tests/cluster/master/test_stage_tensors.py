@@ -182,6 +182,7 @@ def test_what_was_removed_is_packed_again_when_it_is_needed(
     run(main())
 
 
+@pytest.mark.usefixtures("removed_in_threads")
 def test_damaged_and_deleted_packed_files_are_packed_again(
     model: LocalModel, workplace: Workplace
 ) -> None:

@@ -1,5 +1,6 @@
 """What sums of two computers take is measured where it decides, and known for as long as that holds."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from fake_cluster import FakeComputer, devices, failing, run
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.links import FAILED_AGE_S, LINK_AGE_S
 from potluck.cluster.master.measurements import Measurements
-from potluck.cluster.master.sums import cost_of
+from potluck.cluster.master.sums import Sums, cost_of
 from potluck.errors import PeerLostError, RemoteProtocolError
 from potluck.plan.cost import HopCost
 from potluck.wire.measuring_messages import SumTime
@@ -72,6 +73,22 @@ def test_sums_that_cannot_be_measured_are_left_out_and_tried_after_a_while() -> 
         now += FAILED_AGE_S
         await measurements.sums.measure(pairs)
         assert set(measurements.sums.known()) == {(desk.node_id, laptop.node_id)}
+
+    run(main())
+
+
+def test_no_plan_waits_long_for_sums_and_the_pair_that_takes_so_long_is_left_for_a_while() -> None:
+    async def main() -> None:
+        sums = Sums(clock=lambda: 0.0, date=lambda: 0.0, changed=lambda: None, limit_s=0.05)
+        desk, laptop, mac = (FakeComputer(n, i) for i, n in enumerate(("Desk", "Laptop", "Mac")))
+        laptop.gates["measure_sums"] = asyncio.Event()  # it stands still
+        pairs = [(desk, laptop), (desk, mac)]
+        async with asyncio.timeout(10):
+            await sums.measure(pairs)
+        assert sums.known() == {}
+        await sums.measure(pairs)
+        assert laptop.calls == ["measure_sums"]
+        assert set(sums.known()) == {(desk.node_id, mac.node_id)}
 
     run(main())
 

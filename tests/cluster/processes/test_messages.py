@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.cluster.processes.messages import (
+    EndSums,
     FromStage,
     Held,
     Holds,
@@ -79,6 +80,7 @@ TO_STAGE: list[ToStage] = [
     ),
     UnloadStage(id=4),
     MeasureStage(id=6, epoch=3, position=16),
+    EndSums(),
     TrySums(id=7, home="ef" * 32, ranks=RankPlace(rank=0, hops=(HOP, HOP))),
     Quantise(
         id=5,

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.net
 
 ME = NodeInfo(node_id="ab" * 32, name="attic", version="1", os="Linux", arch="x86_64")
 INSTALL = EngineRequest(action="install")
+REPAIR = EngineRequest(action="repair")
 
 
 @pytest.fixture
@@ -167,6 +168,54 @@ def test_a_disk_without_room_for_what_is_unpacked_is_said_first(store, paths, in
         assert internet.asked == []
 
     asyncio.run(install())
+
+
+def test_a_repair_fetches_what_the_disk_has_altered_and_replaces_the_engine(
+    store, paths, internet
+) -> None:
+    async def repair() -> None:
+        its = keeper(store, paths, f"{internet.address}/simple")
+        await its.look()
+        await its.change(INSTALL)
+        await asyncio.wait_for(its.wait(), 60)
+        before = its.folder()
+        wheel = next(iter(its.listed().values()))
+        store.path(wheel.digest).write_bytes(bytes(wheel.nbytes))
+        fetched = its.state.from_internet
+
+        await its.change(REPAIR)
+        assert its.is_there  # it is used on
+        assert its.folder() == before
+        await done(its)
+
+        assert its.state.phase == "ready"
+        assert not its.state.failed
+        assert its.folder() != before
+        assert its.state.from_internet == fetched + wheel.nbytes
+
+    asyncio.run(repair())
+
+
+def test_a_repair_without_a_source_leaves_the_engine_as_it_is(store, paths, internet) -> None:
+    async def repair() -> None:
+        its = keeper(store, paths, f"{internet.address}/simple")
+        await its.look()
+        await its.change(INSTALL)
+        await asyncio.wait_for(its.wait(), 60)
+        before = its.folder()
+        for digest in its.listed():
+            store.discard(digest)
+        its._fetcher._internet = Internet(store, index=None)
+
+        await its.change(REPAIR)
+        await done(its)
+
+        assert (its.state.phase, its.state.failed) == ("ready", True)
+        assert "No computer of your home" in its.state.message
+        assert its.is_there
+        assert its.folder() == before
+
+    asyncio.run(repair())
 
 
 class Trial:
@@ -338,6 +387,8 @@ def test_wheels_of_the_owner_are_installed_and_kept_for_others_if_they_are_liste
 
         assert its.state.variant == "own"
         assert store.has(next(iter(its.listed())))
+        with pytest.raises(UsageError, match="cannot fetch this engine again"):
+            await its.change(REPAIR)
         await its.change(EngineRequest(action="remove"))
         assert its.state.variant == "cpu"
 

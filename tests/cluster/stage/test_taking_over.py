@@ -8,7 +8,8 @@ import torch
 from tiny_models import SESSION, Reference, make_model
 from transfer_wire import NOTHING, UnderWay, Wire
 
-from potluck.cluster.stage.transfers import CacheTarget, StageBefore, Transfers
+from potluck.cluster.stage import transfers
+from potluck.cluster.stage.transfers import MOST_FETCHED, CacheTarget, StageBefore, Transfers
 from potluck.engine.caches.left_sessions import LeftSessions
 from potluck.engine.stage import Stage
 from potluck.errors import InvalidStepError, OutOfMemoryError, PotluckError
@@ -156,6 +157,28 @@ def test_who_asks_for_what_is_not_there_is_told(llama: Reference, epoch: int, se
     fetch = FetchCache(epoch=epoch, session=session, transfer="x", layers=(0, 1 << 40), end=END)
     change.sender.receive(cast("Any", change.there), fetch, NOTHING)
     assert [type(message) for message in change.there.sent] == [CacheGivenUp]
+
+
+def test_one_computer_does_not_fetch_without_end(
+    llama: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither more caches at a time, nor more bytes than for one and a piece of each, on however many connections."""
+    whole = Change(llama)
+    fetch = FetchCache(epoch=1, session=SESSION, transfer="x", layers=(0, 1 << 40), end=END)
+    whole.sender.receive(cast("Any", whole.there), fetch, NOTHING)
+    pieces = [payload.nbytes for _, message, payload in whole.under_way if payload.nbytes]
+    monkeypatch.setattr(transfers, "UNWRITTEN", sum(pieces) // 2)
+    change = Change(llama)
+    ends = [Wire(change) for _ in range(MOST_FETCHED + 3)]
+    for number, end in enumerate(ends):
+        end.other = change.there
+        again = msgspec.structs.replace(fetch, transfer=str(number))
+        change.sender.receive(cast("Any", end), again, NOTHING)
+
+    told = [type(message) for end in ends for message in end.sent]
+    assert told.count(CacheGivenUp) == 3
+    on_its_way = sum(payload.nbytes for _, _, payload in change.under_way)
+    assert on_its_way < 5 * transfers.UNWRITTEN + MOST_FETCHED * max(pieces)
 
 
 def test_nothing_is_read_of_what_was_given_back(llama: Reference) -> None:

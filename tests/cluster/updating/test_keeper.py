@@ -1,7 +1,9 @@
 """What a node does about newer versions: nothing without consent, and nothing that is not signed."""
 
 import asyncio
+import dataclasses
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from releases import (
     installed,
     make_archive,
     make_root,
+    make_tree,
     package,
     signed,
 )
@@ -359,13 +362,42 @@ def test_a_server_that_is_not_there_is_named(computer: Computer) -> None:
     assert "does not answer" in state.message
 
 
-def test_an_older_release_is_nothing_new(computer: Computer, archive: Path) -> None:
-    computer.publish(archive, "0.0.1")
+def test_the_release_that_runs_is_the_newest(computer: Computer, archive: Path) -> None:
+    computer.publish(archive, OWN)
 
     state = asked(computer.keeper(), "check")
 
-    assert (state.phase, state.version) == ("quiet", "")
-    assert "newest" in state.message
+    assert (state.phase, state.version) == ("quiet", OWN)
+    assert state.message == "This is the newest version of Potluck."
+
+
+def test_a_version_that_was_taken_back_is_no_newest_one_and_can_be_gone_back_from(
+    computer: Computer, archive: Path
+) -> None:
+    computer.publish(archive, "0.0.1")
+    keeper = computer.keeper()
+
+    state = asked(keeper, "check")
+
+    assert (state.phase, state.version, state.before) == ("quiet", "", "")
+    assert state.message.startswith(
+        f"The makers of Potluck have taken version {OWN} back: the newest one is 0.0.1 again."
+    )
+    assert "install 0.0.1 by hand" in state.message
+    make_tree(computer.root / "versions" / "0.0.1", "0.0.1")
+    state = computer.keeper().state  # also after the node was started again
+    assert state.before == "0.0.1"
+    assert "Go back to 0.0.1" in state.message
+
+
+def test_a_main_computer_with_a_newer_list_tells_that_a_version_was_taken_back(
+    computer: Computer, archive: Path
+) -> None:
+    keeper = computer.keeper()
+
+    assert run(lambda: _heard(keeper, signed("0.0.1", package(archive, "0.0.1")))) == ""
+
+    assert f"taken version {OWN} back" in keeper.state.message
 
 
 def test_a_list_that_is_sent_again_for_ever_is_seen_when_it_has_ended(
@@ -428,21 +460,95 @@ def test_nobody_is_asked_before_it_is_allowed(
 
 
 def test_a_computer_without_the_internet_says_nothing_of_a_look_that_nobody_asked_for(
-    computer: Computer, monkeypatch: pytest.MonkeyPatch
+    computer: Computer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
     computer.is_allowed = True
     keeper = computer.keeper(installed(computer.root, OWN, index="http://127.0.0.1:9/release.json"))
+    caplog.set_level("INFO")
 
     async def starting() -> None:
         task = asyncio.create_task(keeper.start())
-        await until(lambda: any(state.phase == "looking" for state in computer.states))
+        await until(lambda: "no look for a newer version" in caplog.text)
         await done(keeper)
         task.cancel()
 
     run(starting)
 
     assert (keeper.state.phase, keeper.state.failed) == ("quiet", False)
+    assert computer.states == []
+
+
+def test_a_look_that_nobody_asked_for_gives_way_to_a_person(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
+    computer.publish(archive)
+    computer.is_allowed = True
+    keeper = computer.keeper()
+    go_on, asked_for = threading.Event(), list[str]()
+
+    def newest(index: str) -> bytes:
+        asked_for.append(index)
+        if len(asked_for) == 1:
+            go_on.wait(PATIENCE_S)
+        return computer.server.files["/release.json"]
+
+    keeper._here = dataclasses.replace(keeper._here, newest=newest)
+
+    async def asking() -> Update:
+        task = asyncio.create_task(keeper.start())
+        await until(lambda: bool(asked_for))
+        await keeper.change(UpdateRequest(action="check"))
+        state = await done(keeper)
+        go_on.set()
+        task.cancel()
+        return state
+
+    assert run(asking).phase == "offered"
+    assert len(asked_for) == 2
+
+
+def test_a_look_that_nobody_asked_for_leaves_what_was_said_of_a_version_that_was_left(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
+    computer.publish(archive)
+    asked(computer.keeper(), "install")
+    Versions(computer.root, OWN).go_back("I liked the old one.", by_owner=True)
+    computer.is_allowed, computer.now = True, computer.now + 2 * DAY_S
+    keeper = computer.keeper()
+    before, count = keeper.state, len(computer.server.asked)
+
+    run(lambda: _started(keeper))
+
+    assert before.left
+    assert keeper.state == before
+    assert len(computer.server.asked) == count + 1
+
+
+def test_a_newer_list_that_is_held_back_is_said_once_and_asked_for_once_a_day(
+    computer: Computer, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.updating.keeper.UP_S", 0.0)
+    computer.publish(archive, issued=ISSUED + 1)
+    keeper = computer.keeper()
+    asked(keeper, "check")
+    computer.publish(archive)
+    computer.is_allowed, computer.now = True, computer.now + 2 * DAY_S
+    computer.states.clear()
+    computer.server.asked.clear()
+
+    for _ in range(2):
+        run(lambda: _started(keeper))
+    assert len(computer.server.asked) == 1
+    computer.now += DAY_S
+    run(lambda: _started(keeper))
+
+    assert len(computer.server.asked) == 2
+    (state,) = computer.states
+    assert state.failed
+    assert "Somebody may hold the newer one back" in state.message
 
 
 def test_a_computer_that_has_had_no_list_for_too_long_says_so(
@@ -488,6 +594,9 @@ def test_a_version_that_runs_has_come_up(
     back = computer.keeper().state
     assert (back.phase, back.failed, back.left) == ("offered", False, True)
     assert f"went back from Potluck {NEW}" in back.message
+    again = asked(computer.keeper(), "back")
+    assert (again.failed, computer.used) == (True, OWN)
+    assert f"{NEW} was left already, and no version before {OWN} is" in again.message
 
 
 def test_a_version_that_did_not_come_up_is_said_and_not_installed_again_by_itself(
@@ -526,11 +635,12 @@ def test_a_computer_follows_its_main_computer_if_its_owner_has_allowed_it(
 
 
 def test_a_main_computer_with_an_older_list_is_told_so_unless_it_names_the_same_version(
-    computer: Computer, archive: Path
+    computer: Computer, archive: Path, tmp_path: Path
 ) -> None:
+    """That one is built anew, say, so the newer list has another package of it: that is installed."""
     old, other = computer.publish(archive), computer.publish(archive, "98.0.0")
     computer.is_allowed = True
-    computer.publish(archive, issued=ISSUED + 1)
+    computer.publish(make_archive(tmp_path / "anew", NEW, code="# anew"), issued=ISSUED + 1)
     keeper = computer.keeper()
     asked(keeper, "check")
 

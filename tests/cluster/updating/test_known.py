@@ -41,6 +41,30 @@ def test_an_older_list_does_not_take_its_place_after_a_restart_either(
     assert (known.version, again.version) == (NEW, "")
 
 
+def test_a_list_that_is_kept_was_seen_though_the_note_of_that_is_lost(
+    known: KnownRelease, tmp_path: Path
+) -> None:
+    """The power may fail between the two files, or the disk may have had room for one."""
+    known.take(signed(NEW, issued=ISSUED + 1))
+    (tmp_path / "seen.json").unlink()
+
+    again = KnownRelease(tmp_path, KEYS)
+    with pytest.raises(StaleListError, match="has seen one of 2023-11-14"):
+        again.take(signed("99.1.0", issued=ISSUED))
+    ended = KnownRelease(tmp_path, KEYS, clock=lambda: EXPIRES + 1.0)
+    assert ended.ended == "2100-01-01"
+
+
+def test_a_list_that_comes_again_is_noted_again(known: KnownRelease, tmp_path: Path) -> None:
+    known.take(signed(NEW))
+    (tmp_path / "seen.json").unlink()
+
+    known.take(signed(NEW))
+
+    (tmp_path / "release.json").unlink()
+    assert KnownRelease(tmp_path, KEYS, clock=lambda: EXPIRES + 1.0).ended == "2100-01-01"
+
+
 def test_a_later_list_may_take_a_version_back(known: KnownRelease, tmp_path: Path) -> None:
     known.take(signed(NEW))
     known.take(signed("98.0.0", issued=ISSUED + 1))

@@ -88,6 +88,23 @@ def test_nobody_is_told_again_at_once(home: Home) -> None:
     assert len(told) == 1
 
 
+def test_what_was_answered_is_dropped_when_there_is_nothing_to_tell_any_more(home: Home) -> None:
+    desk, told = home.add("desk"), [signed("99.0.0"), b""]
+    listen(desk, "It asks its owner.")
+    main, heard = telling(home, desk)
+    main._envelope = lambda: told[0]
+
+    async def twice() -> None:
+        await main.look()
+        assert heard[-1]
+        told.pop(0)
+        await main.look()
+
+    home.run(twice)
+
+    assert heard[-1] == {}
+
+
 def test_one_that_is_off_does_not_keep_the_others_from_being_told(home: Home) -> None:
     gone, desk = home.add("gone"), home.add("desk")
     home.computers.remove(gone)

@@ -1,11 +1,12 @@
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from potluck.cluster.worker.lease import Lease, LeasedStage
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.store.chunks import Missing
-from potluck.wire.messages import Assign, DeviceId
+from potluck.wire.messages import Assign, DeviceId, RankShare
 
 GPU, CPU = DeviceId(kind="cuda"), DeviceId(kind="cpu")
 A, B, C = (Digest(letter * 64) for letter in "abc")
@@ -53,6 +54,38 @@ def test_its_layers_are_those_of_all_devices(lease: Lease) -> None:
 
 def test_its_owner_is_told_of_which_model_they_are(lease: Lease) -> None:
     assert lease.model == ("Qwen3 8B", 36)
+
+
+def shared(
+    ranks: dict[DeviceId, int], of: int = 2, layers: tuple[int, int] = (0, 36)
+) -> dict[DeviceId, LeasedStage]:
+    """Stages that are ranks of one group."""
+    stages: dict[DeviceId, LeasedStage] = {}
+    for device, rank in ranks.items():
+        stages[device] = made = stage(*layers)
+        share = RankShare(rank=rank, shares=(1,) * of)
+        made.assign = msgspec.structs.replace(made.assign, share=share, embedding=True, head=True)
+    return stages
+
+
+def test_layers_between_those_of_two_devices_are_not_counted(lease: Lease) -> None:
+    assert lease.held == (8, "layers")
+    lease.stages[GPU] = stage(30, 36)
+    assert lease.held == (10, "layers")
+    lease.stages = {CPU: stage(36, 36)}
+    assert lease.held == (0, "layers")
+
+
+def test_a_model_is_whole_only_with_both_ends_and_all_of_each_layer(lease: Lease) -> None:
+    whole = stage(0, 36)
+    lease.stages = {CPU: whole}
+    assert lease.held == (36, "layers")
+    whole.assign = msgspec.structs.replace(whole.assign, embedding=True, head=True)
+    assert lease.held == (36, "model")
+    lease.stages = shared({CPU: 1})
+    assert lease.held == (36, "shares")
+    lease.stages = shared({CPU: 1, GPU: 0})
+    assert lease.held == (36, "model")
 
 
 def test_what_is_awaited_is_what_any_device_lacks(lease: Lease) -> None:

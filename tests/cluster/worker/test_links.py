@@ -19,8 +19,10 @@ from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import MeasureLink, MeasureSums, Profile
 from potluck.wire.messages import (
     Address,
+    CacheHop,
     Hop,
     Load,
+    PlanBefore,
     RankPlace,
     Revoked,
     Status,
@@ -190,8 +192,12 @@ def test_a_master_has_no_worker_dial_names_or_its_own_services(
             (link,) = rig.links._masters
             link.remote = ELSEWHERE
             hop = Hop(node_id="9" * 64, addresses=(Address(host=host, port=22),))
+            had = CacheHop(node_id=hop.node_id, addresses=hop.addresses, layers=(0, 1))
             scans = (
                 Load(epoch=1, next_hop=hop),
+                Load(epoch=1, next_hop=None, ranks=RankPlace(rank=0, hops=(hop, hop))),
+                Load(epoch=1, next_hop=None, cache_hops=(had,)),
+                Load(epoch=1, next_hop=None, before=PlanBefore(epoch=0, hops=(had,))),
                 MeasureLink(node_id=hop.node_id, addresses=hop.addresses),
                 MeasureSums(ranks=RankPlace(rank=0, hops=(hop, hop))),
             )

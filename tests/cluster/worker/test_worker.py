@@ -198,6 +198,7 @@ def test_a_full_disk_is_said_before_a_byte_is_sent(tmp_path: Path, model: LocalM
     run(main())
 
 
+@pytest.mark.usefixtures("removed_in_threads")
 def test_all_that_is_damaged_or_gone_is_asked_for_again_at_once(
     bench: Bench, model: LocalModel
 ) -> None:

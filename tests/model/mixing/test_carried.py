@@ -58,6 +58,12 @@ def test_hidden_states_an_embedding_and_keys_of_both_kinds_go_along() -> None:
     assert (nothing.width, nothing.carried, nothing.needs_ids(range(35))) == (1536, None, False)
 
 
+def test_rows_of_pictures_have_the_embeddings_of_the_padding_token() -> None:
+    assert read(pad_token_id=262143).picture_id == 262143
+    assert read().picture_id == 0
+    assert read(hidden_size_per_layer_input=0).picture_id is None
+
+
 def test_an_mlp_beside_taken_keys_may_be_twice_as_large() -> None:
     sizes: list[int] = []
     for layer in (14, 15):
@@ -85,6 +91,8 @@ def test_the_table_takes_the_disk_and_no_memory() -> None:
         ("num_kv_shared_layers", 31),  # which leaves no layer that sees all
         ("num_kv_shared_layers", 35),
         ("vocab_size_per_layer_input", 1000),
+        ("pad_token_id", 262144),  # a row that the table lacks
+        ("pad_token_id", -1),
         ("hidden_size_per_layer_input", -1),
         ("hidden_size_per_layer_input", 60000),
     ],

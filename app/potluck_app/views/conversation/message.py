@@ -344,7 +344,7 @@ class Failure(QFrame):
 
 
 def stats_line(message: Message) -> str:
-    """Return the line of figures: `7.9 tok/s · 118 tokens · 1.2 s to first token`."""
+    """Return the line of figures: `7.9 tokens/s · 118 tokens · 1.2 s to first token`."""
     parts = ["Stopped"] if message.status == "stopped" else []
     if message.status == "done" and message.cut:
         parts = ["Cut at the limit of tokens"]

@@ -1,14 +1,11 @@
 """The part of the Settings page about the engine: which one computes here, and having it installed anew."""
 
-from typing import Literal
-
 from PySide6.QtWidgets import QFrame
 
 from potluck.api.values.engine import Engine, EngineRequest
 from potluck.api.values.schema import ClusterState
 from potluck_app import wording
 from potluck_app.backend import Backend
-from potluck_app.http import Call
 from potluck_app.language import said
 from potluck_app.views.widgets.boxes import STRETCH, hbox, vbox
 from potluck_app.views.widgets.controls import button, label
@@ -50,30 +47,26 @@ class EnginePart(Described, QFrame):
         if engine is not None:
             self._nbytes = engine.nbytes
             self.text.setText(_sentence(engine))
-            self.repair.setVisible(engine.phase == "ready")
+            is_fetched = engine.phase == "ready" and engine.variant != "own"
+            self.repair.setVisible(is_fetched)
 
     def _ask(self) -> None:
         size = f" ({wording.size(self._nbytes)})" if self._nbytes else ""
         confirm(
             self,
             title="Install the engine anew?",
-            text="Do that if models do not load although there is memory. It is deleted and fetched"
-            f" again{size}, from your home or from the Internet. What is loaded stays until Potluck is"
-            " started again.",
+            text="Do that if models do not load although there is memory. The engine is fetched"
+            f" again{size}, from your home or from the Internet, and replaces this one if it works. What"
+            " is loaded stays until Potluck is started again.",
             action="Install it anew",
-            on_confirmed=self._remove,
+            on_confirmed=self._repair,
             kind="primary",
         )
 
-    def _remove(self) -> None:
-        self._send("remove").then(lambda _: self._install(), self._backend.report)
-
-    def _install(self) -> None:
-        self._send("install").then(failed=self._backend.report)
-
-    def _send(self, action: Literal["install", "remove"]) -> Call:
-        request = EngineRequest(action=action)
-        return self._backend.call("POST", "/cluster/engine", request, Engine)
+    def _repair(self) -> None:
+        request = EngineRequest(action="repair")
+        call = self._backend.call("POST", "/cluster/engine", request, Engine)
+        call.then(failed=self._backend.report)
 
 
 def _sentence(engine: Engine) -> str:

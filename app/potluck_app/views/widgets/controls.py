@@ -319,7 +319,7 @@ class IconButton(ToolButton):
     def sizeHint(self) -> QSize:
         """Leave out the two spaces that Qt has behind the words, so that both sides look alike."""
         hint = super().sizeHint()
-        if self.text() and self.property("kind") is None:
+        if self.text() and self.property("kind") in (None, "inline"):
             hint.setWidth(hint.width() - 2 * self.fontMetrics().horizontalAdvance(" "))
         return hint
 

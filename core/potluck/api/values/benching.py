@@ -94,7 +94,7 @@ class BenchResult(Struct, frozen=True, kw_only=True):
     link_ms: float  # the time of the links alone, measured before the tokens
     layer_ms: float  # for one layer, mean of all layers
     predicted_tokens_per_s: float
-    predicted_prefill_tokens_per_s: float
+    predicted_prefill_tokens_per_s: float = 0.0  # 0: an older node does not say
     sessions: tuple[BenchSessions, ...] = ()  # in the order of the request
     depth: BenchDepth | None = None  # if the request asked for it
     sums: tuple[BenchSum, ...] = ()  # that were measured, of the computers that are here

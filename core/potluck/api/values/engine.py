@@ -43,6 +43,6 @@ class Engine(Struct, frozen=True, kw_only=True):
 class EngineRequest(Struct, frozen=True, kw_only=True):
     """What is to be done with the engine."""
 
-    action: Literal["install", "stop", "remove"]
+    action: Literal["install", "repair", "stop", "remove"]
     folder: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
     """Of wheels of the owner, for `install`; None: those that the release lists are fetched."""

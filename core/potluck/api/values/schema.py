@@ -72,6 +72,13 @@ class Device(Struct, frozen=True, kw_only=True, omit_defaults=True):
     index: int = 0  # among the devices of this kind: 1 is `cuda:1` in a plan
 
 
+Held: TypeAlias = Literal[
+    "model",  # all of it
+    "layers",
+    "shares",  # of at least one layer, other computers compute a part
+]
+
+
 class Node(Struct, frozen=True, kw_only=True):
     """The node that answers, on this computer."""
 
@@ -94,6 +101,8 @@ class Node(Struct, frozen=True, kw_only=True):
         ""  # the name of the model whose layers it computes for one of them; "": not known
     )
     lent_of: int = 0  # how many layers that model has; 0: it computes none
+    lent_layers: int | None = None  # how many of them it computes; None: its version does not say
+    lent_as: Held = "layers"
     memory_limit: int | None = None
     upload_limit_mbit: int | None = None
     download_limit_mb: int | None = None  # MB/s

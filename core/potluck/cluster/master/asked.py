@@ -25,8 +25,8 @@ def beyond_training(request: PlanRequest, model: LocalModel) -> tuple[str, ...]:
     if request.context is None or request.context <= trained:
         return ()
     return (
-        f"{model.name} was trained for {trained} tokens, and is loaded with so many, not with"
-        f" {request.context}: beyond them its answers would lose their sense. For longer conversations"
+        f"{model.name} was trained for {trained:,} tokens, and is loaded with so many, not with"
+        f" {request.context:,}: beyond them its answers would lose their sense. For longer conversations"
         " choose a model that was trained for more.",
     )
 

@@ -276,7 +276,7 @@ class Bench:
     def _measured_sums(self) -> Iterator[BenchSum]:
         """What each sum takes with rows as wide as this model's."""
         names = self._deployment.planned.names
-        row = SUM_ITEM * self._deployment.planned.model.config.width
+        row = SUM_ITEM * self._deployment.planned.model.config.hidden_size
         for (a, b), cost in self._sums.items():
             if a in names and b in names:
                 yield BenchSum(
@@ -363,7 +363,7 @@ def check_context(request: BenchRequest, context: int) -> None:
     for option, needed in _needed(request):
         if needed > context:
             raise UsageError(
-                f"So long a bench takes {needed} tokens, and the context holds {context}. Choose a"
+                f"So long a bench takes {needed:,} tokens, and the context holds {context:,}. Choose a"
                 f" smaller --{option}, or a --context of {needed} or more.",
                 option=option,
                 needed=needed,

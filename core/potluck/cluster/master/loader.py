@@ -31,6 +31,7 @@ from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retire
 from potluck.errors import OutOfMemoryError, PeerLostError, PlanError, PotluckError
 from potluck.ids import NodeId
 from potluck.plan.adoption import is_better
+from potluck.plan.byhand import by_hand
 from potluck.plan.stages import Plan
 from potluck.store.registry import model_name
 from potluck.tasks import end
@@ -148,6 +149,11 @@ class Loader:
         return self.deployment is not None and generator is not None and generator.is_idle
 
     @property
+    def is_answering(self) -> bool:
+        """Whether an answer is under way."""
+        return self._generator is not None and not self._generator.is_idle
+
+    @property
     def culprit(self) -> NodeId | None:
         """The computer whose error ended the deployment; None: there is none."""
         return self.deployment.culprit if self.deployment is not None else None
@@ -203,7 +209,9 @@ class Loader:
 
     async def _planned_beside(self, request: PlanRequest, action: MakePlan) -> Planned:
         try:
-            return await self._planner.plan(request, settle=False, near=self._planned)
+            return await self._planner.plan(
+                request, settle=False, near=self._planned, is_answering=self.is_answering
+            )
         except (PlanError, OutOfMemoryError):
             if action.is_handover:
                 for computer in self._computers.leaving():
@@ -212,11 +220,11 @@ class Loader:
 
     async def _as_measured_now(self, request: PlanRequest, running: Planned) -> Plan:
         """The plan in force, with the speed that it has by today's measurements."""
-        stages = running.plan.stages
-        layers = tuple((f"{s.name}/{s.device}", len(s.layers)) for s in stages)
         try:
             planned = await self._planner.plan(
-                msgspec.structs.replace(request, layers=layers), settle=False
+                msgspec.structs.replace(request, layers=by_hand(running.plan)),
+                settle=False,
+                is_answering=self.is_answering,
             )
         except PotluckError as error:
             logger.info("the plan in force is taken as it was: %s", error)
@@ -237,6 +245,7 @@ class Loader:
             avoid=action.avoid,
             near=self._planned,
             enter=self._enter,
+            is_answering=self.is_answering,
         )
         logger.info(
             "plan made s=%.2f recovery=%s stages=%s",

@@ -204,7 +204,9 @@ class Master:
         Raises:
             ModelError, PlanError, UsageError: the model cannot be read, or there is no such plan.
         """
-        return await self._planner.plan(request, settle=not self._state.missing)
+        return await self._planner.plan(
+            request, settle=not self._state.missing, is_answering=self._loader.is_answering
+        )
 
     async def load(
         self, request: PlanRequest, *, anew: bool = False, check: Check = no_check
@@ -240,6 +242,9 @@ class Master:
 
     def weigh(self) -> None:
         """Weigh the plan in force, if nothing else is asked for, with computers that came or leave."""
+        here = (self._computers.local, *self._computers.available())
+        if self.shortages.look({computer.node_id: computer.devices for computer in here}):
+            self._events.publish(ModelChanged())
         if self._improving and self._computers.leaving():
             self.happened(self._present())  # what is under way may have to give way
         elif not self._improving and self._can_be_improved:

@@ -89,6 +89,7 @@ class Planner:
         avoid: Container[NodeId] = (),
         near: Planned | None = None,
         enter: Enter = lambda phase, message, done=None: None,
+        is_answering: bool = False,
     ) -> Planned:
         """Open the model, wait for the computers, measure them and make a plan.
 
@@ -102,6 +103,7 @@ class Planner:
             avoid: these computers take part only if the model does not fit without.
             near: the plan before, whose layers stay where they are if that is nearly as fast.
             enter: called at the beginning of each phase, and with how much of the model is read.
+            is_answering: people read answers now. No sums are measured beside these.
 
         Raises:
             PlanError, UsageError: there is no such plan.
@@ -126,15 +128,16 @@ class Planner:
         enter("planning", "Measuring the computers")
         await self._computers.local.look()
         schemes = schemes_of(request.scheme, model)
+        plan_in = partial(self._plan_in, avoid=avoid, near=near, measures_sums=not is_answering)
         notes = [choice.note]
         note = explain_more_bits(model.config) if request.scheme == "auto" else ""
         for scheme in schemes[:-1]:
             try:
-                return await self._plan_in(scheme, request, model, [*notes, note], avoid, near)
+                return await plan_in(scheme, request, model, [*notes, note])
             except (NotEnoughMemoryError, OutOfMemoryError) as error:
                 logger.info("scheme=%s does not fit: %s", scheme, error)
                 note = _explain_fewer_bits(scheme, error)
-        return await self._plan_in(schemes[-1], request, model, [*notes, note], avoid, near)
+        return await plan_in(schemes[-1], request, model, [*notes, note])
 
     async def _choice(self, request: PlanRequest, near: Planned | None) -> Choice:
         """Which of the model's quantisations to open. Answers go on with the one of the plan `near`."""
@@ -259,14 +262,24 @@ class Planner:
         request: PlanRequest,
         model: LocalModel,
         notes: Sequence[str],
+        *,
         avoid: Container[NodeId],
         near: Planned | None,
+        measures_sums: bool,
     ) -> Planned:
         await self._check_room(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
         await self.measurements.links.measure(self._computers.local, workers)
         place = partial(
-            self._place, scheme, request, model, workers, notes=notes, near=near, may_choose=True
+            self._place,
+            scheme,
+            request,
+            model,
+            workers,
+            notes=notes,
+            near=near,
+            may_choose=True,
+            measures_sums=measures_sums,
         )
         if avoid:
             with suppress(PlanError, UsageError):  # it does not fit without those to be avoided
@@ -284,11 +297,12 @@ class Planner:
         notes: Sequence[str] = (),
         near: Planned | None = None,
         may_choose: bool = False,
+        measures_sums: bool = False,
         among: frozenset[NodeId] | None = None,
     ) -> Planned:
         """Plan for this computer and these workers. The memory of those in `avoid` is not used.
 
-        `may_choose`: one of them may read prompts for the others, and sums are measured for groups. `among`: who may have layers; None: all of them.
+        `may_choose`: one of them may read prompts for the others. `measures_sums`: of the groups that may pay. `among`: who may have layers; None: all of them.
         """
         notes = [note for note in notes if note]
         notes += [
@@ -299,7 +313,7 @@ class Planner:
         if among is not None:
             devices = apart_from(devices, among)
         shape, links = shape_asked(scheme, request, model), self.measurements.links.known()
-        if may_choose:
+        if measures_sums:
             pairs = pairs_to_measure(
                 shape, devices, links, request.layers, prefill_tokens=PROFILE_TOKENS
             )

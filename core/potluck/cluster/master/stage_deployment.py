@@ -281,11 +281,11 @@ class StageDeployment:
 
 def _not_reached(message: Load, error: PeerError) -> NodeId | None:
     """The computer that a stage could not reach: its process may have ended. None: nobody knows which one."""
-    dialled = {hop.node_id for hop in message.dialled}
+    required = {hop.node_id for hop in message.required}
     named = error.data.get("node")
-    if named in dialled:
+    if named in required:
         return NodeId(str(named))
-    return NodeId(dialled.pop()) if len(dialled) == 1 else None
+    return NodeId(required.pop()) if len(required) == 1 else None
 
 
 def _missing(assign: Assign, need: Need) -> int:

@@ -244,7 +244,7 @@ class StageTensors:
         packed = {Digest(t.packed.digest) for t in self._tensors if t.packed is not None}
         if self._packing is not None and digest in packed:
             store = self._packing.store
-            store.discard(Digest(str(digest)))
+            await asyncio.to_thread(store.discard, Digest(str(digest)))
             await asyncio.to_thread(store.verify, packed - {digest})
         elif (source := self._model.sources.get(Digest(str(digest)))) is not None:
             await asyncio.to_thread(self._check, Digest(str(digest)), source)

@@ -1,4 +1,4 @@
-"""The sums of two computers that may compute layers together: measured where that may pay, and kept as links are.
+"""The sums of the processors of two computers that may compute layers together: measured where that may pay, and kept as links are.
 
 Their stage processes sum as ranks do (`cluster/stage/sum_times.py`). What a sum takes is more than its link says: both
 ends have just read weights, and a part is encrypted and decrypted.
@@ -21,6 +21,7 @@ from potluck.wire.messages import Address, DeviceId, Hop, RankPlace
 
 logger = logging.getLogger(__name__)
 
+ALL_S = 6.0  # for all pairs of one plan, for which somebody waits
 _Pair = tuple[NodeId, NodeId]
 
 
@@ -38,6 +39,7 @@ class Sums:
         clock: its seconds count from any moment.
         date: the time of day, in seconds since 1970.
         changed: called when a sum was measured.
+        limit_s: how long one `measure` takes at most.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class Sums:
         clock: Callable[[], float],
         date: Callable[[], float],
         changed: Callable[[], None],
+        limit_s: float = ALL_S,
     ) -> None:
-        self._clock, self._date, self._changed = clock, date, changed
+        self._clock, self._date, self._changed, self._limit_s = clock, date, changed, limit_s
         self._known: dict[_Pair, _KnownSum] = {}
         self._failed: dict[_Pair, float] = {}  # when
         self._measuring = asyncio.Lock()
@@ -75,14 +78,17 @@ class Sums:
         """Measure the sums of these pairs that are not known, are too old, or with `anew`.
 
         Both may be one computer, which has several devices. One pair after the other, so that no measurement takes another's
-        bandwidth. What cannot be measured is left out, and tried again after a minute.
+        bandwidth. What cannot be measured, or not in time, is left out, and tried again after a minute.
         """
-        async with self._measuring:
-            for first, second in pairs:
-                rank0, rank1 = sorted((first, second), key=lambda computer: computer.node_id)
-                key = rank0.node_id, rank1.node_id
-                if anew or not (self._is_recent(key) or self._has_failed(key)):
-                    await self._measure(rank0, rank1)
+        try:
+            async with asyncio.timeout(self._limit_s), self._measuring:
+                for first, second in pairs:
+                    rank0, rank1 = sorted((first, second), key=lambda computer: computer.node_id)
+                    key = rank0.node_id, rank1.node_id
+                    if anew or not (self._is_recent(key) or self._has_failed(key)):
+                        await self._measure(rank0, rank1)
+        except TimeoutError:
+            logger.warning("not all sums were measured within %.0f s", self._limit_s)
 
     def forget(self, node_id: NodeId) -> None:
         """Forget a computer's sums: it left, and may be in another place when it comes back."""
@@ -99,11 +105,11 @@ class Sums:
 
     async def _measure(self, rank0: Computer, rank1: Computer) -> None:
         key = rank0.node_id, rank1.node_id
+        self._failed[key] = self._clock()  # until it has not: the deadline may end this
         try:
             cost = await _measured(rank0, rank1)
         except PotluckError as error:
             logger.warning("no sums of %s and %s: %s", rank0.name, rank1.name, error)
-            self._failed[key] = self._clock()
             return
         self._failed.pop(key, None)
         self._known[key] = _KnownSum(cost, self._clock(), self._date())

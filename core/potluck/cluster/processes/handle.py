@@ -21,6 +21,7 @@ from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     MAX_FRAME,
     Answer,
+    EndSums,
     FromStage,
     Health,
     HealthCheck,
@@ -79,7 +80,7 @@ class HandleTimes:
     unload_s: float = 20.0
     measure_s: float = 60.0  # six passes over the weights, the first time twelve
     watch: WatchTimes = field(default_factory=WatchTimes)
-    sums_s: float = 25.0  # more than the process gives itself
+    sums_s: float = 8.0  # more than the process gives itself
     quantise_s: float = 600.0  # one matrix: a gigabyte on a slow disk, after others that wait
 
 
@@ -268,12 +269,20 @@ class StageHandle:
         """Sum with the stage processes of other ranks, in a home. Without ranks, only say where this one listens.
 
         Raises:
+            BusyError: a rank computes answers.
             PeerError: another rank cannot be reached, or does not answer in time.
             EngineError: this process cannot sum.
         """
         if ranks is None:
             return SumsMeasured(activation_port=self.activation_port)
-        return await self._ask(TrySums(home=home, ranks=ranks), SumsMeasured, self._times.sums_s)
+        try:
+            return await self._ask(
+                TrySums(home=home, ranks=ranks), SumsMeasured, self._times.sums_s
+            )
+        except asyncio.CancelledError:
+            with suppress(errors.EngineError):  # it has just ended
+                self._send(EndSums())
+            raise
 
     async def unload(self) -> None:
         await self._ask(UnloadStage(), StageUnloaded, self._times.unload_s)

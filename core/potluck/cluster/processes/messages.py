@@ -117,6 +117,10 @@ class TrySums(Message, frozen=True, tag="try_sums"):
     ranks: RankPlace
 
 
+class EndSums(Message, frozen=True, tag="end_sums"):
+    """Nobody waits any more for what `try_sums` asked for."""
+
+
 class HealthCheck(Message, frozen=True, tag="health_check"):
     """Asks whether the process hangs. It is answered by a thread that does not compute."""
 
@@ -136,7 +140,7 @@ class Quantise(Message, frozen=True, tag="quantise"):
 
 
 Request: TypeAlias = Profile | LoadStage | MeasureStage | TrySums | UnloadStage | Quantise
-ToStage: TypeAlias = Start | StageSettings | HealthCheck | Request
+ToStage: TypeAlias = Start | StageSettings | HealthCheck | EndSums | Request
 
 
 class Ready(Message, frozen=True, tag="ready"):

@@ -7,8 +7,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from potluck.cluster.runtime.sharing import Offer, Source, WheelClient
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 POLL_S: Final = 1.0  # between two questions how far another computer is
 TOLD_S: Final = 0.2  # between two reports of a download
 STUCK_S: Final = 180.0  # without a byte more there, until it is given up
+_PIECE: Final = 4 << 20
 
 
 @dataclass(slots=True)
@@ -230,6 +232,17 @@ class WheelFetcher:
                 furthest, since = offer.nbytes, now()
             coming.say(source.name)
             await asyncio.sleep(self._poll_s)
+
+
+def copy_in(store: ChunkStore, wheels: Sequence[Wheel], paths: Mapping[Digest, Path]) -> None:
+    """Copy files of the owner into the store, so that others can take them. Blocks."""
+    for wheel in wheels:
+        if not store.has(wheel.digest, wheel.nbytes):
+            with paths[wheel.digest].open("rb") as file:
+                at = 0
+                while piece := file.read(_PIECE):
+                    store.write(wheel.digest, at, wheel.nbytes, piece)
+                    at += len(piece)
 
 
 def _spread(coming: Coming, wheels: Sequence[Wheel], here: int) -> None:

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from potluck.api.values.engine import Engine, EngineRequest, Phase
-from potluck.cluster.runtime.fetching import Coming, WheelFetcher
-from potluck.cluster.runtime.sentences import LATER, MISSING, NEWER, SAYS, TOO_MANY, UNEXPECTED
+from potluck.cluster.runtime import sentences
+from potluck.cluster.runtime.fetching import Coming, WheelFetcher, copy_in
 from potluck.doctor.facts import EngineSeen
 from potluck.errors import BusyError, EngineError, PotluckError, UsageError
 from potluck.ids import Digest
@@ -31,9 +31,7 @@ from potluck.tasks import TaskSet, in_thread
 
 logger = logging.getLogger(__name__)
 
-_PIECE: Final = 4 << 20
 _AT_ONCE: Final = 3  # fetches for others: computers of different systems may ask
-
 STOP_S: Final = 3.0  # what takes longer ends by itself
 _UNPACKED: Final = (
     2  # times as large as its wheels an engine is about; what it is exactly, unpacking checks
@@ -89,7 +87,7 @@ class EngineKeeper:
         self._is_own = release.has_torch()
         engine = None if self._is_own else self._used().engine()
         phase: Phase = "own" if self._is_own else "missing" if engine is None else "ready"
-        self.state = Engine(phase=phase, message=SAYS[phase])
+        self.state = Engine(phase=phase, message=sentences.SAYS[phase])
         if engine is not None:
             self.state = msgspec.structs.replace(
                 self.state, variant=engine.variant, version=engine.version
@@ -156,7 +154,7 @@ class EngineKeeper:
         except (PotluckError, OSError) as error:
             logger.warning("no engine is listed for this computer: %s", error)
             if self.state.phase == "missing":
-                message = error.message if isinstance(error, PotluckError) else MISSING
+                message = error.message if isinstance(error, PotluckError) else sentences.MISSING
                 self._say("none", message=message)
         finally:
             self._looked.set()
@@ -167,7 +165,7 @@ class EngineKeeper:
         if engine is None:
             self._say("missing", nbytes=choice.nbytes)
         elif engine.variant != OWN and not self._used().is_current(choice):
-            self.state = msgspec.structs.replace(self.state, message=NEWER)
+            self.state = msgspec.structs.replace(self.state, message=sentences.NEWER)
             self._changed()
 
     def listed(self) -> Mapping[Digest, Wheel]:
@@ -178,7 +176,8 @@ class EngineKeeper:
         choice = self._shown
         self.state = Engine(
             phase=phase,
-            message=message or " ".join(filter(None, (SAYS[phase], choice.note if choice else ""))),
+            message=message
+            or " ".join(filter(None, (sentences.SAYS[phase], choice.note if choice else ""))),
             variant=choice.variant if choice else self.state.variant,
             version=choice.version if choice else self.state.version,
             nbytes=nbytes,
@@ -193,13 +192,9 @@ class EngineKeeper:
         """What the doctor says of it."""
         if self.is_there:
             return "there"
-        return (
-            "none"
-            if self.state.phase == "none"
-            else "comes"
-            if self.state.is_working
-            else "missing"
-        )
+        if self.state.phase == "none":
+            return "none"
+        return "comes" if self.state.is_working else "missing"
 
     # --- what a person asks for
 
@@ -214,6 +209,8 @@ class EngineKeeper:
         match request.action:
             case "install":
                 self._install(None if request.folder is None else Path(request.folder))
+            case "repair":
+                self._repair()
             case "stop":
                 await self._stop_working()
             case "remove":
@@ -236,16 +233,25 @@ class EngineKeeper:
             raise UsageError(f"{folder} is no whole path of a folder.")
         self._working = self._tasks.spawn(self._work(folder), name="engine")
 
-    async def _work(self, folder: Path | None) -> None:
+    def _repair(self) -> None:
+        """Fetch and unpack the engine in use anew, beside itself: it is used on until the new one works."""
+        if self._working is not None and not self._working.done():
+            raise BusyError(sentences.BUSY)
+        engine = None if self._is_own else self._used().engine()
+        if self._choice is None or engine is None or engine.variant == OWN:
+            raise UsageError(sentences.NOT_FETCHED if self.is_there else self.state.message)
+        self._working = self._tasks.spawn(self._work(None, anew=True), name="engine")
+
+    async def _work(self, folder: Path | None, *, anew: bool = False) -> None:
         """Fetch, unpack and try. What goes wrong is a state, and what is here is kept."""
         try:
             if folder is None:
-                choice, places = await self._fetch(), self._store.path
+                choice, places = await self._fetch(verified=anew), self._store.path
             else:
                 self._say("unpacking")  # from now on: to read and hash the wheels takes seconds
                 choice, places = await self._take_from(folder)
             self._say("unpacking", nbytes=choice.nbytes)
-            await self._unpack(choice, places)
+            await self._unpack(choice, places, anew=anew)
         except PotluckError as error:
             logger.warning("the engine is not installed: %s", error)
             self._failed(error.message)
@@ -254,7 +260,7 @@ class EngineKeeper:
             self._failed(f"The engine cannot be installed: {reason(error)}.")
         except Exception:  # the last boundary: else it would count as being fetched for ever
             logger.exception("the engine is not installed")
-            self._failed(UNEXPECTED)
+            self._failed(sentences.UNEXPECTED)
         except asyncio.CancelledError:
             engine = self._used().engine()
             self._say("ready" if engine else "missing")
@@ -263,7 +269,7 @@ class EngineKeeper:
             raise
         else:
             logger.info("engine installed version=%s variant=%s", choice.version, choice.variant)
-            message = LATER if self.is_there else ""
+            message = sentences.LATER if self.is_there else ""
             self._say("ready", message=message, nbytes=choice.nbytes, done=choice.nbytes)
             self._there.set()
 
@@ -271,12 +277,14 @@ class EngineKeeper:
         self._say("ready" if self._used().engine() else "failed", message=message)
         self.state = msgspec.structs.replace(self.state, failed=True)
 
-    async def _fetch(self) -> Choice:
+    async def _fetch(self, *, verified: bool) -> Choice:
         choice = self._choice
         assert choice is not None  # `_install` looked
         self._shown = choice
         self._coming = Coming(lambda: self._told(choice), "", {}, *self._came())
         self._told(choice)
+        if verified:  # what the disk has altered is fetched again
+            await asyncio.to_thread(self._store.verify, [wheel.digest for wheel in choice.wheels])
         await asyncio.to_thread(self._check_disk, choice)
         await self._fetcher.obtain(choice.wheels, self._coming)
         return choice
@@ -301,25 +309,18 @@ class EngineKeeper:
             choose_in, folder, machine.environment, is_installed
         )
         self._shown = choice
-        await asyncio.to_thread(self._keep, choice.wheels, paths)
+        listed = [wheel for wheel in choice.wheels if wheel.digest in self._listed]
+        await asyncio.to_thread(copy_in, self._store, listed, paths)
         return choice, paths.__getitem__
 
-    def _keep(self, wheels: Sequence[Wheel], paths: Mapping[Digest, Path]) -> None:
-        """Copy those of the owner's wheels into the store that others can take: the listed ones."""
-        for wheel in wheels:
-            if wheel.digest in self._listed and not self._store.has(wheel.digest, wheel.nbytes):
-                with paths[wheel.digest].open("rb") as file:
-                    at = 0
-                    while piece := file.read(_PIECE):
-                        self._store.write(wheel.digest, at, wheel.nbytes, piece)
-                        at += len(piece)
-
-    async def _unpack(self, choice: Choice, path: Callable[[Digest], Path]) -> None:
+    async def _unpack(self, choice: Choice, path: Callable[[Digest], Path], *, anew: bool) -> None:
         """Unpack and try. Whoever stops it waits for the thread: two of them must not write the same folder."""
         stopped = threading.Event()
         unpacking = asyncio.create_task(
             in_thread(
-                lambda report: self._installed.install(choice, path, report, stopped=stopped),
+                lambda report: self._installed.install(
+                    choice, path, report, stopped=stopped, anew=anew
+                ),
                 lambda done, total: self._say("unpacking", nbytes=total, done=done),
             )
         )
@@ -342,7 +343,7 @@ class EngineKeeper:
     async def _remove(self) -> None:
         """Remove the engine and the wheels. Stage processes that run keep what they have loaded until they end."""
         if self._working is not None and not self._working.done():
-            raise BusyError("The engine is being installed. Stop that first: potluck engine stop.")
+            raise BusyError(sentences.BUSY)
         if self._is_own:
             raise UsageError(
                 "PyTorch is part of Potluck's own Python. It goes when Potluck is uninstalled."
@@ -370,7 +371,7 @@ class EngineKeeper:
         if not new:
             return ""
         if len(self._for_others) >= _AT_ONCE:
-            return TOO_MANY
+            return sentences.TOO_MANY
         problem, self._problem = self._problem, ""
         if not problem:
             digests = frozenset(wheel.digest for wheel in new)

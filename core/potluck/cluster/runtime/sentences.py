@@ -17,6 +17,10 @@ TOO_MANY: Final = (
     "Files of the engine are being fetched for other computers. Try again when they are there."
 )
 NEWER: Final = "The engine is installed. This release lists another one: potluck engine install."
+BUSY: Final = "The engine is being installed. Stop that first: potluck engine stop."
+NOT_FETCHED: Final = (
+    "Potluck cannot fetch this engine again: this release does not list it. It stays as it is."
+)
 LATER: Final = "The engine is installed. It is used when Potluck is started the next time."
 SAYS: Final[Mapping[Phase, str]] = {
     "own": "PyTorch is installed in Potluck's own Python.",

@@ -8,6 +8,7 @@ Only the thread that has the turn at the reactor uses the scheduler.
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 # waking a thread takes 0.1 ms; spinning saves that, but pays only for waits below this
 AWAKE_S = 0.02
+QUIET_S = 1.0  # since the last group: the next token of an answer comes sooner, mostly
 
 _T = TypeVar("_T")
 
@@ -66,6 +68,13 @@ class ComputeThread(threading.Thread):
         self._jobs: deque[Callable[[], None]] = deque()
         self._short: deque[Callable[[], None]] = deque()
         self._relief = _Relief(self.reactor, die)
+        self._has_group, self._last_group = False, -math.inf  # the latter: when it ended
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a step is computed or waits, or one was until a moment ago. Any thread may ask."""
+        is_quiet = time.perf_counter() - self._last_group > QUIET_S
+        return self._has_group or self._scheduler.waiting > 0 or not is_quiet
 
     def run(self) -> None:
         with _fatal(self._die):
@@ -98,6 +107,7 @@ class ComputeThread(threading.Thread):
             group = self._scheduler.next()
             if group is None:
                 return None
+            self._has_group = True
             self._watch.begin(group.kind, group.tokens)
             try:
                 if group.kind in ("chunk", "room"):
@@ -107,6 +117,7 @@ class ComputeThread(threading.Thread):
                     self._run_group(group)
             finally:
                 self._watch.end()
+                self._has_group, self._last_group = False, time.perf_counter()
             if (
                 self._scheduler.waiting
             ):  # a token that has just arrived goes before a chunk that waits

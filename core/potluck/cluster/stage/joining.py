@@ -252,20 +252,36 @@ async def _chosen(
     communicator: str | None,
     transport: Transport | None,
 ) -> Links:
-    """The connections, with what all ranks have chosen."""
-    if by == "memory":
-        return replace(links, memory=memory)
-    if by == "links" or communicator is None or transport is None:
+    """The connections, with what rank 0 has chosen.
+
+    Raises:
+        RemoteProtocolError: this rank has said that it cannot do that: it would sum in another way than the others.
+    """
+    if by == "links":
         return links
-    meeting = partial(
-        CollectiveExchange,
-        communicator,
-        place.rank,
-        len(place.hops),
-        transport,
-        timeout_s=COLLECT_S,
+    if by == "memory" and memory is not None:
+        return replace(links, memory=memory)
+    if by == "devices" and communicator is not None and transport is not None:
+        make = partial(CollectiveExchange, communicator, place.rank, len(place.hops), transport)
+        return replace(links, devices=await _meet_devices(partial(make, timeout_s=COLLECT_S)))
+    raise RemoteProtocolError(
+        f"{links.sums[0].peer.name} has chosen to sum by {by}, which this rank cannot do."
     )
-    return replace(links, devices=await asyncio.to_thread(meeting))
+
+
+async def _meet_devices(meet_others: Callable[[], CollectiveExchange]) -> CollectiveExchange:
+    """Meet in a thread, which goes on if this is cancelled: then nobody else closes what comes of it."""
+    meeting = asyncio.get_running_loop().run_in_executor(None, meet_others)
+    try:
+        return await asyncio.shield(meeting)
+    except asyncio.CancelledError:
+        meeting.add_done_callback(_abort)
+        raise
+
+
+def _abort(meeting: "asyncio.Future[CollectiveExchange]") -> None:
+    if not meeting.cancelled() and meeting.exception() is None:
+        meeting.result().abort()
 
 
 async def _next(link: StepLink, kind: type[M]) -> M:

@@ -36,6 +36,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
 from potluck.model.schemes import PACKING_VERSION, Cache, Scheme
 from potluck.model.shares import Share, rank_config
+from potluck.model.tensor_formats import in_memory
 from potluck.wire.messages import HeldStage, RankShare
 
 PROGRESS_INTERVAL_S = 0.1
@@ -196,8 +197,7 @@ class StageLoader:
 
     def threads_for(self, config: ModelConfig) -> int | None:
         """How many threads compute this model. Set it on the computing thread: it is per thread."""
-        parameters = sum(math.prod(shape) for shape in config.layer_tensors(0).values())
-        return 1 if parameters < SMALL_LAYER else self.threads
+        return 1 if has_small_layers(config) else self.threads
 
     def _content_of(self, message: LoadStage) -> _Content:
         return _Content(
@@ -320,6 +320,12 @@ class StageLoader:
             kept=self._weights,
             share=_share(message),
         )
+
+
+def has_small_layers(config: ModelConfig) -> bool:
+    """Whether one thread computes a layer of this model before a second one wakes."""
+    parameters = sum(math.prod(shape) for shape in in_memory(config.layer_tensors(0)).values())
+    return parameters < SMALL_LAYER
 
 
 class _Ends(TypedDict):

@@ -1,10 +1,11 @@
 """The stage process: it computes one stage on one device, and serves its activation connections.
 
-It has five threads:
+It has these threads:
 - asyncio handles the node's requests and the start of connections;
-- the computing thread uses torch (the only one that does), and receives and sends steps itself;
+- the computing thread uses torch (the only one that does so for answers), and receives and sends steps itself;
 - the relief receives and sends steps while the computing thread is busy for long;
 - the disk thread reads and writes conversations' caches;
+- another one measures what sums with other processes take, now and then (`sum_times.py`);
 - the last one reads the node's messages from stdin, and answers those that ask whether it hangs.
 When stdin ends, the node is gone, and this process ends too.
 """
@@ -28,6 +29,7 @@ import torch
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     Answer,
+    EndSums,
     FromStage,
     Health,
     HealthCheck,
@@ -69,6 +71,7 @@ from potluck.engine.lending import Lending
 from potluck.engine.profile import LayerProfile, profile_layers
 from potluck.engine.rank_sums.collective import transport_of
 from potluck.errors import (
+    BusyError,
     EngineError,
     IdentityError,
     InvalidStepError,
@@ -142,6 +145,7 @@ class StageServer:
         self._port = 0  # where other stages connect
         self._turn = asyncio.Lock()  # one load or unload at a time
         self._tasks = TaskSet()
+        self._sums: asyncio.Task[None] | None = None  # measures these
 
     # --- the node
 
@@ -196,7 +200,9 @@ class StageServer:
                 self._loader.want(message.id)
                 self._tasks.spawn(self._answer(message.id, self._unload()))
             case TrySums():
-                self._tasks.spawn(self._answer(message.id, self._try_sums(message)))
+                self._begin_sums(message)
+            case EndSums():
+                self._end_sums()
             case MeasureStage():
                 self._tasks.spawn(self._answer(message.id, self._time(message)))
             case Quantise():
@@ -214,6 +220,18 @@ class StageServer:
             self._identity.reload()
         except (IdentityError, OSError):  # the homes that were known before stay in force
             logger.exception("the homes of this computer cannot be read again")
+
+    def _begin_sums(self, message: TrySums) -> None:
+        if self._sums is not None and not self._sums.done():
+            self._refuse(message.id, BusyError("Sums of this computer are measured already."))
+        else:
+            self._sums = self._tasks.spawn(self._answer(message.id, self._try_sums(message)))
+
+    def _end_sums(self) -> None:
+        """Nobody waits any more for what is measured."""
+        if self._sums is not None:
+            self._sums.cancel()
+            self._sums = None
 
     def _tell(self, message: FromStage) -> None:
         self._write(encode(message))
@@ -371,7 +389,10 @@ class StageServer:
         def dial(hop: Hop, purpose: Purpose) -> Coroutine[None, None, StepLink]:
             return self._dial(home, hop, purpose)
 
-        times = await try_sums(message.ranks, home, dial, self._chain.lobby, self._compute)
+        await self._compute.call(lambda: None)  # a profile that is under way is not disturbed
+        times = await try_sums(
+            message.ranks, home, dial, self._chain.lobby, lambda: self._compute.is_answering
+        )
         return SumsMeasured(activation_port=self._port, times=times)
 
     async def _unload(self) -> StageUnloaded:

@@ -65,9 +65,9 @@ class Ranks:
     for what `join` was given, which anybody may close.
     """
 
-    def __init__(self, waiting: Waiting = nullcontext) -> None:
-        """`waiting` is entered while another rank computes its part, and this one sleeps."""
-        self._waiting = waiting
+    def __init__(self, waiting: Waiting = nullcontext, patience_s: float = PATIENCE_S) -> None:
+        """`waiting` is entered while another rank computes its part, and this one sleeps: so long at most for one sum."""
+        self._waiting, self._patience_s = waiting, patience_s
         self._sums: RankLinks | None = None
         self._shared: SharedSums | None = None
         self._devices: CollectiveExchange | None = None
@@ -90,7 +90,13 @@ class Ranks:
         self._sums = (
             None
             if links is None
-            else RankLinks(rank, links.sums, steps=links.steps, waiting=self._waiting)
+            else RankLinks(
+                rank,
+                links.sums,
+                steps=links.steps,
+                waiting=self._waiting,
+                patience_s=self._patience_s,
+            )
         )
         self._step = 0
         self._shared = None
@@ -110,7 +116,7 @@ class Ranks:
             links.world,
             look=lambda: links.look(self._step),
             waiting=self._waiting,
-            patience_s=PATIENCE_S,
+            patience_s=self._patience_s,
         )
 
     # --- rank 0

@@ -35,7 +35,8 @@ from potluck.wire.messages import Message
 
 logger = logging.getLogger(__name__)
 
-UNWRITTEN = 32 << 20  # bytes that may be on their way to a stage: a chunk of the largest models
+UNWRITTEN = 32 << 20  # bytes that may be on their way to a computer: a chunk of the largest models
+MOST_FETCHED = 32  # caches that a computer may be fetching at a time: one for each answer under way
 
 
 class CacheTarget(NamedTuple):
@@ -275,7 +276,10 @@ class Transfers:
     def _give(self, link: PeerLink, message: FetchCache) -> None:
         """Send a stage of the next plan what is here of a session."""
         layers = range(*message.layers)
+        self._outgoing.pop((message.transfer, link), None)  # of one name there is one
         try:
+            if len(self._sent_to(link)) >= MOST_FETCHED:
+                raise InvalidStepError("One computer fetches too many conversations at a time.")
             rows = self._left_of(message.epoch).rows(
                 SessionId(message.session), layers, message.end
             )
@@ -287,6 +291,11 @@ class Transfers:
         outgoing = _Outgoing(message.session, link, layers, rows)
         self._outgoing[message.transfer, link] = outgoing
         self._send(message.transfer, outgoing)
+
+    def _sent_to(self, link: PeerLink) -> list[_Outgoing]:
+        """What is sent to the computer at the other end, on all its connections."""
+        peer = link.peer.node_id
+        return [each for each in self._outgoing.values() if each.link.peer.node_id == peer]
 
     def _left_of(self, epoch: int) -> LeftSessions:
         """What is here of a plan: the one in force, or the one before."""
@@ -338,7 +347,9 @@ class Transfers:
         """Send rows, as many as the other stage takes now."""
         link, layers = outgoing.link, outgoing.layers
         try:
-            while outgoing.sent - outgoing.written < UNWRITTEN:
+            # Each gets a part of what may be on its way: it goes on by what is said of itself alone.
+            most = UNWRITTEN / max(1, len(self._sent_to(link)))
+            while outgoing.sent - outgoing.written < most:
                 if (piece := outgoing.rows.next()) is None:
                     break
                 rows = CacheRows(

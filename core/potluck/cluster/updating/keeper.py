@@ -6,14 +6,9 @@ of a release counts if the project's key has signed it. The program is replaced 
 
 import asyncio
 import logging
-import os
-import shutil
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -30,11 +25,13 @@ from potluck.cluster.updating.sentences import (
     NEWEST,
     NO_LIST,
     NO_PACKAGE,
-    NOTHING_BEFORE,
     SAYS,
     UNEXPECTED,
+    nothing_before,
+    taken_back,
     why_left,
 )
+from potluck.cluster.updating.unpacking import unpack
 from potluck.errors import (
     HubError,
     IntegrityError,
@@ -44,13 +41,12 @@ from potluck.errors import (
 )
 from potluck.reasons import reason
 from potluck.runtime.lock import Wheel
-from potluck.runtime.stopping import go_on
 from potluck.store.chunks import ChunkStore
 from potluck.tasks import TaskSet
-from potluck.update import archive, ways
+from potluck.update import ways
 from potluck.update.freshness import StaleListError
 from potluck.update.release import Release
-from potluck.update.versions import Versions, is_newer
+from potluck.update.versions import Failed, Versions, is_newer
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +75,7 @@ class UpdateKeeper:
         self._computers: Mapping[str, HomesVersion] = {}
         self._coming = Coming()
         self._working: asyncio.Task[None] | None = None
+        self._is_unasked = False  # that work is a look by itself, which gives way
         self._tasks = TaskSet()
         phase: Phase = "manual" if self._way == "manual" else "quiet"
         self.state = Update(phase=phase, message=why or SAYS["quiet"], allowed=here.is_allowed())
@@ -93,32 +90,47 @@ class UpdateKeeper:
 
     def _recall(self) -> None:
         """Say what was known before the node ended."""
+        failed = self._failed
+        self.state = self._resting()
+        if failed is not None and failed.version == self.known.wanted:
+            self.known.want("")
+
+    @property
+    def _failed(self) -> Failed | None:
+        """The version that was tried last and left again."""
         failed = self._versions.failed if self._versions is not None else None
-        if self._way != "manual":
-            self.state = self._as(self._at_rest)
-        if failed is not None and failed.version != __version__:
-            self.state = msgspec.structs.replace(
-                self.state,
-                failed=not failed.by_owner,
-                left=failed.by_owner,
-                message=why_left(failed),
-            )
-            if failed.version == self.known.wanted:
-                self.known.want("")
+        return failed if failed is not None and failed.version != __version__ else None
+
+    def _resting(self) -> Update:
+        """The state while nothing is done, with what became of the last try if nothing newer is known."""
+        state = self.state if self._way == "manual" else self._as(self._at_rest)
+        failed = self._failed
+        if failed is None or is_newer(state.version, failed.version):
+            return state
+        return msgspec.structs.replace(
+            state, failed=not failed.by_owner, left=failed.by_owner, message=why_left(failed)
+        )
+
+    def _become(self, state: Update) -> None:
+        if state != self.state:
+            self.state = state
+            self._changed()
 
     def _say(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> None:
-        self.state = self._as(phase, message=message, nbytes=nbytes, done=done)
-        self._changed()
+        self._become(self._as(phase, message=message, nbytes=nbytes, done=done))
 
     def _as(self, phase: Phase, *, message: str = "", nbytes: int = 0, done: int = 0) -> Update:
         versions = self._versions
+        before = (versions.before or "") if versions is not None else ""
+        if phase == "quiet" and not message and self.known.is_taken_back:
+            message = taken_back(self.known.newest, before)
         return Update(
             phase=phase,
             message=message or SAYS[phase],
             replaces=self._way == "itself",
             allowed=self._here.is_allowed(),
             version=self.known.version,
-            before=(versions.before or "") if versions is not None else "",
+            before=before,
             nbytes=nbytes,
             done=done,
             source=self._coming.source if phase == "fetching" else "",
@@ -134,8 +146,7 @@ class UpdateKeeper:
 
     def _fail(self, message: str) -> None:
         state = self._as(self._at_rest, message=message)
-        self.state = msgspec.structs.replace(state, failed=True)
-        self._changed()
+        self._become(msgspec.structs.replace(state, failed=True))
 
     # --- by itself
 
@@ -149,6 +160,7 @@ class UpdateKeeper:
             due = not 0 <= since < DAY_S  # below 0: the clock was ahead when it looked
             if due and self._here.is_allowed() and self._way != "manual" and not self.is_busy:
                 self._begin(self._look_by_itself())
+                self._is_unasked = True
             await asyncio.sleep(DAY_S / 24)
 
     # --- what a person asks for
@@ -161,8 +173,7 @@ class UpdateKeeper:
         """
         if request.allowed is not None:
             self._here.allow(request.allowed)
-            self.state = msgspec.structs.replace(self.state, allowed=request.allowed)
-            self._changed()
+            self._become(msgspec.structs.replace(self.state, allowed=request.allowed))
         if request.action is not None:
             if self._way == "manual":
                 raise UsageError(self.state.message)
@@ -170,11 +181,11 @@ class UpdateKeeper:
         return self.state
 
     async def _do(self, action: str) -> None:
-        if action == "stop":
+        if action == "stop" or self._is_unasked:
             await self._stop_working()
-        elif self.is_busy:
+        if action == "stop" or self.is_busy:
             return
-        elif action == "check":
+        if action == "check":
             self._begin(self._look())
         elif action == "back":
             self._begin(self._go_back())
@@ -182,7 +193,10 @@ class UpdateKeeper:
             self._begin(self._install_newest())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self._working = self._tasks.spawn(self._guarded(work), name="update")
+        self._working, self._is_unasked = (
+            self._tasks.spawn(self._guarded(work), name="update"),
+            False,
+        )
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """What goes wrong is a state, and what is here is used on."""
@@ -208,31 +222,38 @@ class UpdateKeeper:
 
     # --- the work
 
-    async def _look(self) -> None:
+    async def _ask(self) -> None:
+        """Ask the server, and believe its list."""
         installed = self._here.installed
         assert installed is not None  # `change` and `start` looked
-        self._say("looking")
         envelope = await asyncio.to_thread(self._here.newest, installed.updates.index)
+        self.known.looked(self._here.clock())  # also of a list that is refused now
         self.known.take(envelope)
-        self.known.looked(self._here.clock())
+
+    async def _look(self) -> None:
+        self._say("looking")
+        await self._ask()
         if self.known.is_newer:
             self._say("offered")
         else:
-            self._say("quiet", message=NEWEST)
+            self._say("quiet", message="" if self.known.is_taken_back else NEWEST)
 
     async def _look_by_itself(self) -> None:
-        """Look, and say nothing of a server that does not answer: nobody has asked.
+        """Ask, and say nothing of the asking, nor of a server that does not answer: nobody waits for it.
 
         Unless that goes on for so long that the last list has ended: who keeps lists away would else never be seen.
         """
         try:
-            await self._look()
+            await self._ask()
         except OfflineError as error:
             logger.info("no look for a newer version: %s", error)
             if self.known.ended:
                 self._fail(NO_LIST.format(self.known.ended))
-            else:
-                self._say(self._at_rest)
+        except StaleListError as error:
+            logger.info("no newer list of releases: %s", error)
+            self._fail(error.message)
+        else:
+            self._become(self._resting())
 
     async def _install_newest(self) -> None:
         try:
@@ -261,58 +282,22 @@ class UpdateKeeper:
         await self._fetcher.obtain([file], self._coming)
         path = self._store.path(file.digest)
         if self._way == "package":
-            placed = await asyncio.to_thread(self._place, path, package.name)
+            placed = await asyncio.to_thread(ways.place, path, self._here.folder, package.name)
             if is_wanted:
                 self.known.want(release.version)
             self._say("fetched", message=ways.how_to_install(installed.kind, placed))
             return
         self._say("trying", nbytes=file.nbytes, done=file.nbytes)
-        await self._unpack(path, release.version)
+        assert self._versions is not None
+        await unpack(self._versions, path, release.version, self._here.try_version)
         if is_wanted:
             self.known.want(release.version)
         self._say("waiting", nbytes=file.nbytes, done=file.nbytes)
-        assert self._versions is not None
         await self._switch(self._versions, partial(self._versions.switch, release.version))
 
     def _told(self, file: Wheel) -> None:
         done = self._coming.here.get(file.digest, 0)
         self._say("fetching", nbytes=file.nbytes, done=min(done, file.nbytes))
-
-    def _place(self, path: Path, name: str) -> Path:
-        """Give a package its name, so that its owner can open it. Those of other versions are deleted."""
-        placed = self._here.folder / name
-        for left in self._here.folder.glob("[!.]*"):
-            if left.suffix != ".json":
-                with suppress(OSError):  # Windows keeps what its owner has open
-                    left.unlink()
-        try:
-            os.link(path, placed)
-        except OSError:  # a disk without links
-            shutil.copyfile(path, placed)
-        return placed
-
-    async def _unpack(self, path: Path, version: str) -> None:
-        versions, stopped = self._versions, threading.Event()
-        assert versions is not None
-
-        def work() -> None:
-            with versions.unpacking(lambda: go_on(stopped)):
-                if versions.current == version:
-                    return  # another node of this installation has switched to it
-                new = versions.new(version)
-                archive.unpack(path, new, stopped)
-                self._here.try_version(new, version, stopped)
-                versions.add(version)
-
-        working = asyncio.create_task(asyncio.to_thread(work))
-        try:
-            await asyncio.shield(working)
-        except asyncio.CancelledError:
-            stopped.set()
-            await asyncio.wait([working])
-            with suppress(BaseException):
-                working.result()
-            raise
 
     async def _switch(self, versions: Versions, switch: Callable[[], object]) -> None:
         """Move the link while nothing is answered, and restart; the link is moved back if that is stopped before."""
@@ -341,7 +326,7 @@ class UpdateKeeper:
 
     async def _go_back(self) -> None:
         if self._versions is None or self._versions.before is None:
-            raise UsageError(NOTHING_BEFORE)
+            raise UsageError(nothing_before(self._failed))
         self._say("waiting")
         self.known.want("")
         go_back = partial(self._versions.go_back, "Its owner went back.", by_owner=True)
@@ -363,18 +348,20 @@ class UpdateKeeper:
             logger.warning("a main computer tells of a release that is none: %s", error)
             raise
         if not is_newer(release.version, __version__):
+            if self.known.is_taken_back and not self.is_busy:
+                self._become(self._resting())
             return ""
         if stale and not (self.known.is_newer and self.known.version == release.version):
             return stale
-        failed = self._versions.failed if self._versions is not None else None
+        failed = self._failed
         if self._way != "itself" or not self._here.is_allowed():
             if not self.is_busy and self.state.version != self.known.version:  # else it was said
                 self._say("offered")
             return HEARD
         if failed is not None and failed.version == release.version:
             return why_left(failed)
-        if not self.is_busy:
-            self._begin(self._install(release))
+        if not self.is_busy and (newest := self.known.release) is not None:
+            self._begin(self._install(newest))  # not by an older list: its package may be replaced
         return FOLLOWS
 
     def _believe(self, envelope: bytes) -> str:
@@ -389,10 +376,8 @@ class UpdateKeeper:
         """What the computers of the home have answered."""
         if computers != self._computers:
             self._computers = dict(computers)
-            self.state = msgspec.structs.replace(
-                self.state, computers=tuple(self._computers.values())
-            )
-            self._changed()
+            told = tuple(self._computers.values())
+            self._become(msgspec.structs.replace(self.state, computers=told))
 
     async def stop(self) -> None:
         """End what is under way; what is here is kept."""

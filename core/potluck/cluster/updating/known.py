@@ -40,15 +40,23 @@ class KnownRelease:
         self._seen = recall(folder / "seen.json", _Seen) or _Seen()
         self._envelope = b""
         self.release: Release | None = None
+        self.newest = ""  # version of the newest list, also if it is older than what runs
         try:
             envelope = (folder / "release.json").read_bytes()
             release = read_release(envelope, keys)
         except (OSError, PotluckError):
             return  # nothing was known
+        self._see(release)  # the power may have failed before it was noted, or the disk was full
         self._know(release, envelope)
 
+    def _see(self, release: Release) -> None:
+        if release.issued >= self._seen.issued:
+            issued, expires = release.issued, release.expires
+            self._seen = msgspec.structs.replace(self._seen, issued=issued, expires=expires)
+
     def _know(self, release: Release, envelope: bytes) -> None:
-        if is_newer(__version__, release.version):  # it was updated in another way
+        self.newest = release.version
+        if self.is_taken_back:
             self._envelope, self.release = b"", None
         else:
             self._envelope, self.release = envelope, release
@@ -62,6 +70,11 @@ class KnownRelease:
     def is_newer(self) -> bool:
         """Whether it is newer than what runs, and the list still counts."""
         return not self._has_ended and is_newer(self.version, __version__)
+
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether the newest list names an older version than the one that runs."""
+        return is_newer(__version__, self.newest)
 
     @property
     def _has_ended(self) -> bool:
@@ -90,15 +103,15 @@ class KnownRelease:
             StoreError: it cannot be kept.
         """
         release = self.read(envelope)
-        issued, expires = release.issued, release.expires
-        freshness.check(issued, expires, now=self._clock(), seen=self._seen.issued)
+        freshness.check(release.issued, release.expires, now=self._clock(), seen=self._seen.issued)
         if envelope != self._envelope:
             try:
                 write_atomically(self._folder / "release.json", envelope)
             except OSError as error:
                 raise StoreError(f"Potluck cannot be updated: {reason(error)}.") from error
-            self._remember(msgspec.structs.replace(self._seen, issued=issued, expires=expires))
             self._know(release, envelope)
+        self._see(release)
+        self._remember(self._seen)  # each time: the disk may have had no room the last time
         return release
 
     def listed(self) -> Mapping[Digest, Wheel]:

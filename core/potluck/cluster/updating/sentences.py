@@ -22,11 +22,33 @@ NO_LIST: Final = (
     " Connect this computer to the Internet, or try another network."
 )
 NO_PACKAGE: Final = "The newest release of Potluck has no package for this computer. The version that is here is used on."
-NOTHING_BEFORE: Final = "There is no version before this one on this computer."
 UNEXPECTED: Final = "Potluck cannot be updated: an error that it does not know. The log has it (potluck logs). What is here is used on."
 HEARD: Final = "It asks its owner."
 FOLLOWS: Final = "It updates, too."
 BY_HAND: Final = "Its owner has to update it."
+
+
+def taken_back(newest: str, before: str) -> str:
+    """What there is to say and to do when the newest list names an older version than the one that runs.
+
+    Args:
+        newest: that version.
+        before: the version that can be gone back to; empty: there is none here.
+    """
+    told = f"The makers of Potluck have taken version {__version__} back: the newest one is {newest} again."
+    if before:
+        return f"{told} Go back to {before}."
+    return f"{told} No version before this one is on this computer: install {newest} by hand."
+
+
+def nothing_before(failed: Failed | None) -> str:
+    """Why nobody can go back, by the version that was left last; None: none was."""
+    if failed is None:
+        return "There is no version before this one on this computer."
+    return (
+        f"Potluck {failed.version} was left already, and no version before {__version__} is on this computer. To use"
+        " another one, install it by hand."
+    )
 
 
 def why_left(failed: Failed) -> str:

@@ -48,6 +48,7 @@ class Telling:
         envelope = self._envelope()
         if envelope != self._told:
             self._told, self._answers, self._due = envelope, {}, {}
+            self._heard({})
         for source in self._members() if envelope else ():
             if time.monotonic() >= self._due.get(source.node_id, 0.0):
                 self._due[source.node_id] = time.monotonic() + self._again_s

@@ -1,11 +1,13 @@
 """A lease: the stages of one plan that a worker computes for a home, at most one on each device."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol
 
+from potluck.api.values.schema import Held
 from potluck.cluster.processes.handle import StageHandle
 from potluck.ids import Digest, HomeId, NodeId, Role
 from potluck.store.chunks import Missing
@@ -93,6 +95,27 @@ class Lease:
         """The name of the model ("": its master does not say), and how many layers it has."""
         stage = next(iter(self.stages.values()))
         return stage.assign.model, stage.layer_count
+
+    @property
+    def held(self) -> tuple[int, Held]:
+        """How many layers its stages compute, each counted once, and whether that is all of the model."""
+        whole, ranks, sizes = set[int](), defaultdict[int, set[int]](set), dict[int, int]()
+        for stage in self.stages.values():
+            layers, share = range(*stage.assign.layers), stage.assign.share
+            if share is None:
+                whole.update(layers)
+                continue
+            for layer in layers:
+                ranks[layer].add(share.rank)
+                sizes[layer] = len(share.shares)
+        whole.update(layer for layer, here in ranks.items() if len(here) == sizes[layer])
+        held = whole | ranks.keys()
+        if held != whole:
+            return len(held), "shares"
+        assigned = [stage.assign for stage in self.stages.values()]
+        has_ends = any(a.embedding for a in assigned) and any(a.head for a in assigned)
+        is_all = has_ends and len(held) == self.model[1]
+        return len(held), "model" if is_all else "layers"
 
     @property
     def nbytes(self) -> int:

@@ -288,7 +288,7 @@ class Worker:
         except IntegrityError as error:
             # The master sends again what is not here, so all that is damaged must go at once.
             if isinstance(digest := error.data.get("digest"), str):
-                self._store.discard(Digest(digest))
+                await asyncio.to_thread(self._store.discard, Digest(digest))
             await drop_damaged(self._store, lent.tensors, lambda: self.leasing.tell(link, report()))
             raise
         logger.info(

@@ -274,7 +274,7 @@ def _round_up(tokens: int) -> int:
 
 def _beyond_budget(tokens: int, needed: int, budget: int) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"A conversation of {tokens} tokens needs {format_bytes(needed)} of cache here, and"
+        f"A conversation of {tokens:,} tokens needs {format_bytes(needed)} of cache here, and"
         f" {format_bytes(budget)} are set aside for it. Shorten the conversation, choose a smaller"
         " context, or let this computer lend more memory.",
         needed=needed,
@@ -284,7 +284,7 @@ def _beyond_budget(tokens: int, needed: int, budget: int) -> OutOfMemoryError:
 
 def _beyond_memory(tokens: int, needed: int, available: int) -> OutOfMemoryError:
     return OutOfMemoryError(
-        f"A conversation of {tokens} tokens needs {format_bytes(needed)} more of cache here, and"
+        f"A conversation of {tokens:,} tokens needs {format_bytes(needed)} more of cache here, and"
         f" {format_bytes(available)} are free for it now, less than when the model was loaded. Close"
         " other programs on this computer, let it lend more, or shorten the conversation.",
         needed=needed,

@@ -10,9 +10,9 @@ from potluck.engine.layers.attention import Step
 from potluck.engine.layers.blocks import DecoderLayer, Mixer, normed
 from potluck.engine.layers.linear import Linear
 from potluck.engine.layers.mlp import Mlp, MoE
-from potluck.engine.layers.ngram_table import NgramTable
 from potluck.engine.layers.norms import RmsNorm
 from potluck.engine.layers.parallel import ParallelMoE
+from potluck.engine.layers.row_table import RowTable
 from potluck.model.families.facts import Activation, LayerNorms
 from potluck.model.layers import LayerSpec
 from potluck.model.mixing.carried import LayerInputSpec
@@ -25,7 +25,7 @@ class InputTable:
 
     __slots__ = ("_ids", "_rows", "norm", "table")
 
-    def __init__(self, table: NgramTable, norm: RmsNorm) -> None:
+    def __init__(self, table: RowTable, norm: RmsNorm) -> None:
         self.table, self.norm = table, norm
         self._ids: list[Tensor | None] = []
         self._rows = torch.empty(0, 0)

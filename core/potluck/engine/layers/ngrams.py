@@ -12,7 +12,7 @@ from torch import Tensor
 from potluck.engine.caches.kvcache import LayerCache, StateCache
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.linear import Linear
-from potluck.engine.layers.ngram_table import NgramTable
+from potluck.engine.layers.row_table import RowTable
 from potluck.engine.layers.streams import StreamNorm
 from potluck.model.families.facts import Activation
 from potluck.model.mixing.ngrams import NgramSpec
@@ -32,7 +32,7 @@ class Ngrams:
     def __init__(
         self,
         spec: NgramSpec,
-        table: NgramTable,
+        table: RowTable,
         *,
         key: Linear,
         value: Linear,

@@ -2,7 +2,7 @@
 
 from potluck.engine.gates import gate
 from potluck.engine.layers.carried import InputTable, LayerInputs
-from potluck.engine.layers.ngram_table import NgramTable, TableTarget
+from potluck.engine.layers.row_table import RowTable, TableTarget
 from potluck.engine.loading.matrices import MatrixBuilder
 from potluck.model.mixing.carried import LayerInputSpec
 
@@ -15,7 +15,7 @@ class CarriedBuilder(MatrixBuilder):
     def _inputs(self, prefix: str, spec: LayerInputSpec, eps: float) -> LayerInputs:
         is_first = self._table is None
         if self._table is None:
-            table, (name, shape) = NgramTable(spec), spec.table
+            table, (name, shape) = RowTable(spec), spec.table
             self._filling.add(name, TableTarget(table, 0, *shape))
             norm, _ = spec.norm
             self._table = InputTable(table, self.norm(norm, eps, spec.size))

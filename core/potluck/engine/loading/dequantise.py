@@ -12,7 +12,6 @@
     mlx     along i, as `packed` without the half; a value is scale · w + bias (mlx.core.quantize)
     integers        a byte each, minus a zero point, times the scale of the group, row or matrix
     fp8, fp4, mxfp4, bitsandbytes  codes of floats: `codes.py`
-    fp8, fp4, mxfp4, bitsandbytes  codes of floats: `codes.py`
     gguf    rows of blocks: `kernels/products/gguf_blocks.py`
 
 Targets are given whole steps of rows. A target keeps the integers exactly if the groups of the method are

@@ -24,7 +24,7 @@ from typing import cast
 import torch
 
 from potluck.engine.kernels import best_kernels
-from potluck.engine.layers.ngram_table import TableTarget
+from potluck.engine.layers.row_table import TableTarget
 from potluck.engine.loading.dequantise import (
     PART_DTYPES,
     PartRows,

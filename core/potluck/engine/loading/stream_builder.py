@@ -6,8 +6,8 @@ import torch.nn.functional as F  # noqa: N812
 from potluck.engine.gates import Elementwise, gate
 from potluck.engine.layers.balanced_streams import BalancedEnd, BalancedMix
 from potluck.engine.layers.carried import FirstNorm
-from potluck.engine.layers.ngram_table import NgramTable, TableTarget
 from potluck.engine.layers.ngrams import Ngrams
+from potluck.engine.layers.row_table import RowTable, TableTarget
 from potluck.engine.layers.streams import Around, FinalNorm, StreamMix, StreamNorm
 from potluck.engine.loading.matrices import MatrixBuilder
 from potluck.model.mixing.ngrams import NgramSpec
@@ -78,7 +78,7 @@ class StreamBuilder(MatrixBuilder):
         return StreamNorm(weight, self._norm_of(ones, eps))
 
     def _ngrams(self, prefix: str, spec: NgramSpec, eps: float) -> Ngrams:
-        table, width = NgramTable(spec), spec.streams.width
+        table, width = RowTable(spec), spec.streams.width
         for shard, (name, shape) in enumerate(spec.table()):
             self._filling.add(prefix + name, TableTarget(table, shard, *shape))
         convolution = torch.empty(width, 1, spec.inputs, device=self._device)

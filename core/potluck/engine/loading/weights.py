@@ -10,7 +10,7 @@ from math import prod
 import torch
 
 from potluck.engine.kernels.layout import ROWS
-from potluck.engine.layers.ngram_table import TableTarget
+from potluck.engine.layers.row_table import TableTarget
 from potluck.engine.loading.builder import build_weights
 from potluck.engine.loading.reading import PIECE, Progress, Reader, StoredTensor
 from potluck.engine.loading.slices import SlicedTarget
@@ -174,7 +174,7 @@ def _missing_tensors(
 def _fill(target: Target, numbers: torch.Tensor) -> None:
     """Fill a target with the same rows again and again; packed bytes are copied, not packed again."""
     if isinstance(target, TableTarget):
-        target.table.imitate(numbers)
+        target.table.read_from(numbers)
         return
     blocks = max(1, PIECE // max(1, target.width * ROWS))  # of rows, about as large as a piece
     rows = min(blocks, -(-target.rows // ROWS)) * ROWS

@@ -73,6 +73,7 @@ class LayerInputSpec:
     layers: int  # of the model
     layer: int
     rows: int  # of the table
+    picture_id: int = 0  # whose row tokens have that stand for a row of a picture
     activation: Activation
 
     @property
@@ -142,7 +143,13 @@ def read_layer_inputs(
         what = f"must leave a table of at most {_MOST_TABLE} numbers"
         raise invalid(family.layer_inputs or "", size, what)
     whole = LayerInputSpec(
-        hidden_size=hidden, size=size, layers=layers, layer=0, rows=rows, activation=activation
+        hidden_size=hidden,
+        size=size,
+        layers=layers,
+        layer=0,
+        rows=rows,
+        picture_id=fields.integer("pad_token_id", 0, rows - 1, 0),
+        activation=activation,
     )
     return [replace(whole, layer=layer) for layer in range(layers)]
 

@@ -49,7 +49,7 @@ def test_a_full_context_offers_a_longer_one_that_fits(
     stages = tuple(msgspec.structs.replace(stage, memory=10**9) for stage in PLAN.stages)
     asked.call.done.emit(msgspec.structs.replace(PLAN, stages=stages))
     assert "takes 2 GB more memory" in window.chat.advice.text
-    assert "about 120 tok/s" in window.chat.advice.text
+    assert "about 120 tokens/s" in window.chat.advice.text
     click(window, "advice-load", qtbot)
     backend.say(home(model=running_model(context=2048)))
     ask(window, backend, "And?")

@@ -63,7 +63,7 @@ def test_a_question_is_asked_and_the_reply_streams_below_it(
 
     view = reply_view(window)
     qtbot.waitUntil(lambda: shown_text(view) == "Use this:\nprint('hi')\nThat is all.")
-    assert view.stats.text() == "7.9 tok/s · 118 tokens · 1.2 s to first token"
+    assert view.stats.text() == "7.9 tokens/s · 118 tokens · 1.2 s to first token"
     assert window.chat.composer.text.toPlainText() == ""
 
 

@@ -38,8 +38,8 @@ def test_the_menu_lists_the_loaded_model_first_with_fits_and_speeds(
     backend.last("/cluster/models").call.done.emit((BIG, SMALL, LOADED))
 
     assert listed(menu) == [
-        "Zephyr\tabout 11 tok/s",
-        "Small && quick\tabout 11 tok/s",
+        "Zephyr\tabout 11 tokens/s",
+        "Small && quick\tabout 11 tokens/s",
         "Big\tneeds 8 GB more",
         "Get more models…",
     ]

@@ -273,6 +273,26 @@ def test_the_plan_explains_itself_when_asked(
     assert card._explanation.text() == "It is the fastest."
 
 
+def test_the_question_why_ends_where_the_bar_above_it_does(
+    page: MainWindow, backend: ScriptedBackend
+) -> None:
+    plan = msgspec.structs.replace(PLAN, explanation="Desk does it alone.\nIt is the fastest.")
+    page.resize(1180, 760)
+    backend.say(home(model=running_model(plan=plan)))
+    why, bar = page.cluster.model.why, page.cluster.model.bar
+    picture = why.grab().toImage()
+    ground = picture.pixelColor(picture.width() - 1, 0)
+    ends = max(
+        x
+        for x in range(picture.width())
+        for y in range(picture.height())
+        if picture.pixelColor(x, y) != ground
+    )
+
+    assert why.y() > bar.y()
+    assert abs(why.x() + ends - (bar.x() + bar.width())) <= 5  # Qt needs 4 behind words
+
+
 def test_a_computer_of_which_nothing_is_known_shows_nothing(
     page: MainWindow, backend: ScriptedBackend
 ) -> None:

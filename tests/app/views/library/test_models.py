@@ -80,7 +80,7 @@ def test_a_model_here_says_how_it_fits_and_is_used(
     assert "3 models on this computer" in page.subtitle.text()
     assert "16.4 GB here" in texts(qwen)
     assert FIT.text in texts(qwen)
-    assert "Would fit with 8.0 GB more memory" in texts(big)
+    assert "Would fit with 8 GB more memory" in texts(big)
     assert (qwen.use.isEnabled(), big.use.isEnabled()) == (True, False)
     assert qwen.use.accessibleName() == "Use Qwen3 8B"
 
@@ -172,7 +172,7 @@ def test_other_sizes_of_a_model_are_shown_and_one_is_downloaded(
     choose = offered.findChild(QPushButton, "variant-Q8_0")
     assert choose is not None
     qtbot.waitUntil(lambda: "Q8_0 · 8 GB" in texts(offered))
-    assert "Would fit with 8.0 GB more" in texts(offered)
+    assert "Would fit with 8 GB more" in texts(offered)
 
     qtbot.mouseClick(choose, LEFT)
 

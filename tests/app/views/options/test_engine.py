@@ -1,5 +1,6 @@
 """The part of the Settings page about the engine."""
 
+import msgspec
 import pytest
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QApplication
@@ -68,7 +69,12 @@ def test_a_node_that_does_not_say_has_no_such_part(part: EnginePart) -> None:
     assert part.isHidden()
 
 
-def test_a_repair_asks_first_and_then_deletes_and_installs(
+def test_one_of_the_owners_own_files_is_not_repaired(part: EnginePart) -> None:
+    part.show_state(home(engine=msgspec.structs.replace(READY, variant="own")))
+    assert part.repair.isHidden()
+
+
+def test_a_repair_asks_first_and_is_then_one_action_of_the_node(
     part: EnginePart, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     qtbot.mouseClick(part.repair, LEFT)
@@ -78,18 +84,13 @@ def test_a_repair_asks_first_and_then_deletes_and_installs(
     assert backend.asked == []
 
     agree(part, qtbot)
-    assert [asked.body for asked in backend.asked] == [EngineRequest(action="remove")]
-    backend.last(PATH).call.done.emit(READY)
-
-    assert [asked.body for asked in backend.asked][1:] == [EngineRequest(action="install")]
+    assert [asked.body for asked in backend.asked] == [EngineRequest(action="repair")]
 
 
-def test_what_cannot_be_deleted_is_not_installed_over(
+def test_a_repair_that_is_refused_says_why(
     part: EnginePart, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     agree(part, qtbot)
 
     with qtbot.waitSignal(backend.problem):
-        backend.last(PATH).call.failed.emit(Problem("The engine cannot be removed: it is in use."))
-
-    assert len(backend.asked) == 1
+        backend.last(PATH).call.failed.emit(Problem("The engine is being installed."))

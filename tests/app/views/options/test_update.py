@@ -1,5 +1,7 @@
 """The part of the Settings page about newer versions: nothing happens without a click."""
 
+import time
+
 import msgspec
 import pytest
 from PySide6.QtCore import Qt
@@ -15,6 +17,7 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels.pace import Pace
 from potluck_app.views.options.update import UpdateCard
 from potluck_app.views.widgets.boxes import vbox
+from potluck_app.views.widgets.dialogs import Confirmation
 
 pytestmark = pytest.mark.qt
 
@@ -138,6 +141,29 @@ def test_a_window_that_is_older_than_the_node_says_what_to_do(card: UpdateCard) 
     assert shown(card) == {"back", "allowed"}
 
 
+def test_a_node_that_is_older_than_the_window_is_restarted(
+    opening: "Opening", backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    card = opening.card
+    card.show_state(saying(UPDATED, version="0.0.1"))
+
+    assert "the older 0.0.1 still runs" in card.text.text()
+    assert shown(card) == {"restart", "back", "allowed"}
+    qtbot.mouseClick(card.restart, Qt.MouseButton.LeftButton)
+    assert not backend.asked
+    qtbot.mouseClick(card.findChildren(Confirmation)[-1].yes, Qt.MouseButton.LeftButton)
+    assert backend.last("/cluster/shutdown")
+
+
+def test_a_version_is_not_seen_while_the_card_says_something_else(opening: "Opening") -> None:
+    seen: list[str] = []
+    opening.card.seen.connect(seen.append)
+
+    opening.card.show_state(saying(OFFERED, version="1.9.0"))
+
+    assert not seen
+
+
 class Opening:
     """A card that can open the window again, and how often it did, beside another page."""
 
@@ -184,6 +210,33 @@ def test_the_window_that_asked_for_another_version_opens_again_by_itself_once(
         card.show_state(saying(UPDATED, version="2.0.0"))
 
     assert opening.opened == 1
+
+
+@pytest.mark.parametrize("end", ["failed", "stopped", "refused", "never begun"])
+def test_an_update_that_came_to_nothing_opens_no_window_later(
+    opening: Opening, backend: ScriptedBackend, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    card = opening.card
+    card.show_state(saying(OFFERED))
+    card.install.click()
+    asked = backend.last("/cluster/update").call
+    if end == "refused":
+        asked.failed.emit(Problem("There is no version before this one."))
+    elif end == "never begun":
+        later = time.monotonic() + 60
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        card.show_state(saying(OFFERED))
+    else:
+        card.show_state(saying(Update(phase="fetching", message="")))
+        if end == "stopped":
+            card.stop.click()
+        else:
+            card.show_state(saying(msgspec.structs.replace(OFFERED, failed=True)))
+
+    card.show_state(saying(UPDATED, version="2.0.0"))  # days later, by the main computer
+
+    assert opening.opened == 0
+    assert "open-again" in shown(card)
 
 
 def test_a_person_who_has_gone_to_another_page_is_not_interrupted(opening: Opening) -> None:

@@ -51,14 +51,14 @@ class Rows(Protocol):
     def shard_rows(self) -> int: ...
 
 
-class NgramTable:
+class RowTable:
     """The rows of a table that is stored in several tensors. Not thread-safe."""
 
     def __init__(self, spec: Rows) -> None:
         self._spec = spec
         self._places: dict[int, Place] = {}
         self._open: OrderedDict[Path, FileIO] = OrderedDict()  # latest used last
-        self._imitation: Tensor | None = None
+        self._stand_in: Tensor | None = None
         weakref.finalize(self, _close, self._open)
 
     def place(self, shard: int, place: Place) -> None:
@@ -85,9 +85,9 @@ class NgramTable:
         if size < place.offset + place.nbytes:
             raise _unreadable(place, "its file is too short")
 
-    def imitate(self, numbers: Tensor) -> None:
-        """Take all rows from these numbers: a model with random weights has no files."""
-        self._imitation = numbers
+    def read_from(self, numbers: Tensor) -> None:
+        """Read all rows from these numbers, again and again: a model with random weights has no files."""
+        self._stand_in = numbers
 
     def read(self, rows: Tensor) -> Tensor:
         """Rows by their numbers, (…,) i64 → (…, head_size), f32.
@@ -97,10 +97,10 @@ class NgramTable:
             BrokenModelError: a row has a number that no trained model has.
         """
         wanted, places = torch.unique(rows, return_inverse=True)
-        if self._imitation is not None:
+        if self._stand_in is not None:
             size = self._spec.head_size
-            starts = wanted * size % (len(self._imitation) - size)
-            return self._imitation[starts[:, None] + torch.arange(size)].float()[places]
+            starts = wanted * size % (len(self._stand_in) - size)
+            return self._stand_in[starts[:, None] + torch.arange(size)].float()[places]
         return self._read(wanted.tolist())[places]
 
     def _read(self, wanted: list[int]) -> Tensor:
@@ -169,7 +169,7 @@ class TableTarget:
     format = None
     packed = None
 
-    def __init__(self, table: NgramTable, shard: int, rows: int, width: int) -> None:
+    def __init__(self, table: RowTable, shard: int, rows: int, width: int) -> None:
         self.table, self.shard, self.rows, self.width = table, shard, rows, width
 
     def fill(self, first: int, values: Tensor) -> None:

@@ -9,8 +9,8 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from torch import Tensor
 
-from potluck.engine.layers import ngram_table
-from potluck.engine.layers.ngram_table import NgramTable
+from potluck.engine.layers import row_table
+from potluck.engine.layers.row_table import RowTable
 from potluck.errors import BrokenModelError, EngineError
 from potluck.model.mixing.ngrams import NgramSpec
 from potluck.model.mixing.streams import Streams
@@ -48,8 +48,8 @@ def write(folder: Path, shard: int, values: Tensor, *, before: int = 8) -> File:
     return File(f"shard_{shard}", DTYPES[values.dtype], len(data), path, before)
 
 
-def make_table(folder: Path, values: Tensor = VALUES) -> NgramTable:
-    table = NgramTable(SPEC)
+def make_table(folder: Path, values: Tensor = VALUES) -> RowTable:
+    table = RowTable(SPEC)
     for shard, part in enumerate(values.split(SPEC.shard_rows)):
         table.place(shard, write(folder, shard, part))
     return table
@@ -59,7 +59,7 @@ def make_table(folder: Path, values: Tensor = VALUES) -> NgramTable:
 def test_rows_of_all_files_are_read_in_the_order_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_open: int
 ) -> None:
-    monkeypatch.setattr(ngram_table, "_OPEN", kept_open)
+    monkeypatch.setattr(row_table, "_OPEN", kept_open)
     rows = torch.tensor([[22, 0, 4], [5, 22, 13], [9, 10, 0]])
 
     read = make_table(tmp_path).read(rows)
@@ -80,7 +80,7 @@ def test_a_table_may_be_in_blocks_of_gguf_that_end_with_a_row(tmp_path: Path) ->
     blocks = quantize(values.numpy(), GGMLQuantizationType.Q8_0)
     path = tmp_path / "model.gguf"
     path.write_bytes(b"x" * 8 + blocks.tobytes())
-    table = NgramTable(spec)
+    table = RowTable(spec)
     table.place(0, File("table", GGUF + "Q8_0", blocks.nbytes, path, 8))
     rows = torch.tensor([3, 22, 3])
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_too_short_from_the_beginning_is_refused_at_once(tmp_path
     part.path.write_bytes(b"")
 
     with pytest.raises(EngineError, match="too short"):
-        NgramTable(SPEC).place(0, part)
+        RowTable(SPEC).place(0, part)
 
 
 def test_a_row_that_is_not_a_number_is_refused_with_its_table(tmp_path: Path) -> None:
@@ -128,4 +128,4 @@ def test_a_row_that_is_not_a_number_is_refused_with_its_table(tmp_path: Path) ->
 
 def test_a_table_of_integers_is_refused_with_what_can_be_read(tmp_path: Path) -> None:
     with pytest.raises(BrokenModelError, match=r"stored as I8.*F32, F16, BF16"):
-        NgramTable(SPEC).place(0, write(tmp_path, 0, torch.zeros(5, WIDTH, dtype=torch.int8)))
+        RowTable(SPEC).place(0, write(tmp_path, 0, torch.zeros(5, WIDTH, dtype=torch.int8)))
