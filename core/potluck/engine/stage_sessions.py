@@ -179,9 +179,11 @@ class StageSessions:
         return RowSender(cache, wanted, position, end)
 
     def expect_rows(
-        self, session: SessionId, position: int, end: int, *, epoch: int
+        self, session: SessionId, position: int, end: int, *, epoch: int, evicts: bool = True
     ) -> RowReceiver:
         """Make room for tokens of a session that others compute, and one more. They count as cached once all are here.
+
+        Without `evicts`, no other session makes room for them.
 
         Raises:
             NeedReplayError: another number of tokens is cached than before `position`.
@@ -198,9 +200,14 @@ class StageSessions:
         if moved > MOST_MOVED_BYTES:
             raise beyond_one_transfer(moved)
         self._choose_rope(known, position, end + 1)
+        apart = bytes_apart(self.caches, position, end)
+        if not evicts and not self._pool.fits(session, end + 1, apart):
+            raise OutOfMemoryError(
+                f"There is no room for a conversation of {end} tokens beside the others here."
+            )
         with out_of_memory("receive a conversation's cache", self._device):
             self._reserve(session, end + 1)
-            self._forget(self._pool.make_room(session, bytes_apart(self.caches, position, end)))
+            self._forget(self._pool.make_room(session, apart))
             layers = moved_layers(cache, self.caches, self.weights.layers)
             rows = RowReceiver(cache, layers, position, end)
         self._forget_last(known)

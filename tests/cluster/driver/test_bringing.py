@@ -5,12 +5,14 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
-from chain_answers import answer, attached, expected
+from chain_answers import GREEDY, answer, attached, expected
 from fake_chain import FakeChain
 from fake_cluster import run, until
 
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.driver.token import Usage
 from potluck.errors import PeerLostError
 
 PROMPT = list(range(100))
@@ -27,8 +29,8 @@ def next_chain(before: FakeChain) -> FakeChain:
 class Home:
     """A generator, and chains of one plan after the other."""
 
-    def __init__(self) -> None:
-        self.generator = Generator(recover=self._recover)
+    def __init__(self, limits: AnswerLimits | None = None) -> None:
+        self.generator = Generator(recover=self._recover, limits=limits or AnswerLimits())
         self.chain = FakeChain()
         self.is_changed = asyncio.Event()
 
@@ -36,19 +38,43 @@ class Home:
         await self.is_changed.wait()
 
     @asynccontextmanager
-    async def first(self) -> AsyncGenerator[Pipeline, None]:
-        async with attached(self.generator, self.chain, context=400, room=400) as pipeline:
+    async def first(self, *, is_exact_in_chunks: bool = False) -> AsyncGenerator[Pipeline, None]:
+        async with attached(
+            self.generator,
+            self.chain,
+            context=400,
+            room=400,
+            is_exact_in_chunks=is_exact_in_chunks,
+        ) as pipeline:
             yield pipeline
 
     @asynccontextmanager
     async def second(
-        self, first: Pipeline, chain: FakeChain, *, room: int = 400
+        self,
+        first: Pipeline,
+        chain: FakeChain,
+        *,
+        room: int = 400,
+        is_exact_in_chunks: bool = False,
     ) -> AsyncGenerator[Pipeline, None]:
         """The next plan; the first one's steps have ended."""
         await first.drain(5.0)
         first.shut()
-        async with attached(self.generator, chain, epoch=2, context=400, room=room) as pipeline:
+        async with attached(
+            self.generator,
+            chain,
+            epoch=2,
+            context=400,
+            room=room,
+            is_exact_in_chunks=is_exact_in_chunks,
+        ) as pipeline:
             yield pipeline
+
+
+async def settle() -> None:
+    """Let what is ready run."""
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 def computed(chain: FakeChain) -> int:
@@ -176,5 +202,128 @@ def test_steps_that_were_not_sent_when_a_plan_ends_are_not_sent_any_more() -> No
             assert conversation.arrived == cached
             answering.cancel()
             await asyncio.wait([answering])
+
+    run(main())
+
+
+def test_what_was_not_sent_when_a_plan_ends_is_not_taken_for_computed_if_its_request_ends_then() -> (
+    None
+):
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            await answer(home.generator, PROMPT, 3)
+            await first.drain(5.0)
+            edited = [*PROMPT[:60], *range(500, 535)]
+            asking = asyncio.create_task(answer(home.generator, edited, 3))
+            await settle()
+            first.shut()
+            await settle()
+            asking.cancel()
+            await asyncio.wait([asking])
+            chain = next_chain(home.chain)
+            async with attached(home.generator, chain, epoch=2, context=400, room=400) as second:
+                await home.generator.bring(first, second).run()
+                following = [*edited, 7]
+                assert await answer(home.generator, following, 3) == expected(following, 3)
+
+    run(main())
+
+
+def test_who_gives_up_while_the_caches_come_leaves_the_conversation_to_the_next_one() -> None:
+    async def main() -> None:
+        home = Home(AnswerLimits(conversations=1))
+        async with home.first() as first:
+            over = await answer(home.generator, PROMPT, 3)
+            chain = next_chain(home.chain)
+            chain.never_takes = True
+            async with home.second(first, chain) as second:
+                bringing = home.generator.bring(first, second)
+                bringing._end = bringing._clock() + 0.05
+                running = asyncio.create_task(bringing.run())
+                following = [*PROMPT, *over, 7]
+                asking = asyncio.create_task(answer(home.generator, following, 3))
+                await settle()
+                asking.cancel()
+                await asyncio.wait([asking])
+                await running
+                assert not home.generator.uses(second)
+                assert await answer(home.generator, following, 3) == expected(following, 3)
+
+    run(main())
+
+
+def test_an_answer_that_is_given_up_while_its_caches_come_begins_anew_whatever_comes_later() -> (
+    None
+):
+    async def main() -> None:
+        home = Home()
+        async with home.first(is_exact_in_chunks=True) as first:
+            answering = asyncio.create_task(answer(home.generator, PROMPT, 50))
+            await until(lambda: len(home.chain.forwards) > 20)
+            chain = next_chain(home.chain)
+            chain.never_takes = True
+            async with home.second(first, chain, is_exact_in_chunks=True) as second:
+                running = asyncio.create_task(home.generator.bring(first, second).run())
+                home.is_changed.set()
+                await until(lambda: chain.expected)
+                await settle()
+                (name,) = chain.caches
+                chain.caches[name][:] = home.chain.caches[name][: chain.expected[0].end]
+                answering.cancel()
+                await asyncio.wait([answering])
+                chain.never_takes = False
+                other = [*PROMPT[:90], *range(300, 360)]
+                assert await answer(home.generator, other, 3) == expected(other, 3)
+                assert (await running).again == 1
+
+    run(main())
+
+
+def test_a_conversation_that_has_gone_to_a_replica_meanwhile_is_left_alone() -> None:
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            other = await answer(home.generator, OTHER, 3)
+            await answer(home.generator, PROMPT, 3)  # it comes first
+            chain, third = next_chain(home.chain), FakeChain()
+            chain.never_takes = True
+            async with (
+                home.second(first, chain) as second,
+                attached(
+                    home.generator, third, epoch=2, context=400, room=400, is_replica=True
+                ) as replica,
+            ):
+                bringing = home.generator.bring(first, second)
+                bringing._end = bringing._clock() + 0.1
+                running = asyncio.create_task(bringing.run())
+                await until(lambda: chain.expected)
+                home.generator.leave(second)
+                following = [*OTHER, *other, 7]
+                stream = home.generator.tokens(following, GREEDY, limit=40, usage=Usage())
+                got = [(await anext(stream)).token_id]
+                assert home.generator.uses(replica)
+                assert (await running).again == 2
+                got += [token.token_id async for token in stream]
+                assert got == expected(following, 40)
+                assert not third.expected
+
+    run(main())
+
+
+def test_an_answer_is_not_waited_for_when_the_new_plan_has_broken() -> None:
+    async def main() -> None:
+        home = Home()
+        async with home.first() as first:
+            stream = home.generator.tokens(PROMPT, GREEDY, limit=30, usage=Usage())
+            await anext(stream)  # its reader takes no more
+            async with home.second(first, next_chain(home.chain)) as second:
+                running = asyncio.create_task(home.generator.bring(first, second).run())
+                await settle()
+                assert not running.done()
+                second.fail(PeerLostError("Laptop is gone."))
+                async with asyncio.timeout(3):
+                    await running
+            await stream.aclose()
 
     run(main())

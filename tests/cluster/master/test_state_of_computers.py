@@ -163,6 +163,16 @@ def test_computers_of_the_next_plan_keep_their_layers_for_it() -> None:
     assert course.state.kept == {}
 
 
+def test_layers_that_are_moved_by_hand_stay_until_the_next_plan_has_what_was_computed() -> None:
+    course = Course().loaded(SPLIT, DESK, LAPTOP)
+    course.load(AUTO)
+
+    plan = PlanMade(stages=stages(DESK))
+    assert course.tell(plan) == [Retire(keep=frozenset({DESK, LAPTOP}))]
+    course.tell(Retired())
+    assert course.tell(Loaded()) == [Answer(ticket=2), Free(node_id=LAPTOP, epoch=11)]
+
+
 def test_what_was_kept_for_a_plan_that_fails_is_given_back() -> None:
     course = Course().loaded(OTHER, DESK, LAPTOP)
     course.load(AUTO)

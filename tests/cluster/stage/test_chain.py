@@ -20,6 +20,7 @@ from potluck.wire.activation_messages import (
     Result,
     TensorHeader,
 )
+from potluck.wire.cache_messages import CacheGivenUp, FetchCache
 
 STEP = Forward(
     epoch=1, session="s", step=1, position=1, tensor=TensorHeader(dtype="I32", shape=(1,))
@@ -344,5 +345,20 @@ def test_a_session_that_cannot_be_restored_says_so_and_goes_on() -> None:
         bench.stage.error = None
         bench.receive(link, msgspec.structs.replace(STEP, step=2))
         assert bench.stage.together == [1]
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["unloaded", "another home"])
+def test_who_fetches_a_cache_where_nothing_can_be_had_is_told_at_once(is_loaded: bool) -> None:
+    async def main() -> None:
+        bench, link = Bench(), FakeLink(role="worker", home=HomeId("another"))
+        if not is_loaded:
+            bench.chain.loaded = None
+        fetch = FetchCache(epoch=1, session="a", transfer="t", layers=(0, 2), end=9)
+        bench.receive(link, fetch)
+        (answer,) = link.sent
+        assert isinstance(answer, CacheGivenUp)
+        assert answer.transfer == "t"
 
     run(main())

@@ -12,7 +12,8 @@ from potluck.cluster.stage import transfers
 from potluck.cluster.stage.transfers import MOST_FETCHED, CacheTarget, StageBefore, Transfers
 from potluck.engine.caches.left_sessions import LeftSessions
 from potluck.engine.stage import Stage
-from potluck.errors import InvalidStepError, PotluckError
+from potluck.errors import InvalidStepError, OutOfMemoryError, PotluckError
+from potluck.ids import SessionId
 from potluck.wire.cache_messages import (
     CacheGivenUp,
     CacheRows,
@@ -189,3 +190,23 @@ def test_nothing_is_read_of_what_was_given_back(llama: Reference) -> None:
         rows.next()
     with pytest.raises(PotluckError, match="Nothing is left"):
         change.left.rows(SESSION, range(CUT), END)
+
+
+def test_a_conversation_that_has_no_room_beside_those_that_came_before_it_takes_none_of_theirs(
+    llama: Reference,
+) -> None:
+    old, ids = llama.stage(head=False), llama.prompt(END)
+    names = SessionId("used last"), SessionId("older")
+    for name in names:
+        old.open(name, epoch=1)
+        old.forward(name, ids, epoch=1, step=1, position=0)
+    left = old.left(is_in_force=False)
+    new = llama.stage(head=False, epoch=2, cache_budget=left.nbytes * 3 // 4)
+    transfers = Transfers(new, 2, [], lambda _: None, StageBefore(1, left))
+    for name in names:
+        new.open(name, epoch=2)
+    transfers.expect(msgspec.structs.replace(EXPECT, session=names[0], transfer="a"))
+    transfers.take(msgspec.structs.replace(TAKE, session=names[0], transfer="a"))
+    with pytest.raises(OutOfMemoryError, match="beside the others"):
+        transfers.expect(msgspec.structs.replace(EXPECT, session=names[1], transfer="b"))
+    assert [new.position(name) for name in names] == [END, 0]

@@ -100,6 +100,8 @@ class Bringing:
 
     async def run(self) -> Brought:
         """Bring all, those used last first; then those of the plan before are of no use any more."""
+        broken = asyncio.create_task(self._pipeline.wait_broken())
+        broken.add_done_callback(lambda _: self._came.set())
         try:
             for conversation, coming in self._idle:
                 await self._settle(conversation, coming)
@@ -111,10 +113,11 @@ class Bringing:
             logger.warning("an answer did not go on in time: its tokens are computed again")
             self._brought.again += len(self._answering)
         finally:
+            broken.cancel()
             self._answering.clear()
             for conversation, coming in self._idle:
-                if coming is not None and conversation.coming is coming:
-                    conversation.coming = None
+                if coming is not None:
+                    self._begin_empty(conversation, coming)
                     coming.settled.set()
             self._pipeline.tell(ForgetBefore(epoch=self._pipeline.epoch))
         return self._brought
@@ -142,31 +145,41 @@ class Bringing:
         """Bring one conversation; if that fails, it begins with empty caches."""
         if coming is None:
             return
+        has_come = False
         try:
-            if await self._bring(conversation, coming):
+            has_come = self._awaits(conversation, coming) and await self._bring(
+                conversation, coming
+            )
+        finally:
+            if has_come:
                 self._brought.conversations += 1
                 self._brought.tokens += coming.tokens
             else:
                 self._brought.again += 1
-        finally:
-            if conversation.coming is coming:
-                conversation.coming = None
+                self._begin_empty(conversation, coming)
             coming.settled.set()
+
+    def _awaits(self, conversation: Conversation, coming: Coming) -> bool:
+        """Whether a conversation still waits for these caches. It may have gone to a replica meanwhile."""
+        return conversation.coming is coming and conversation.pipeline is self._pipeline
+
+    def _begin_empty(self, conversation: Conversation, coming: Coming) -> None:
+        """Have all stages forget what has come: one may have all of it, now or later, and another one nothing."""
+        if self._awaits(conversation, coming):
+            conversation.open()
 
     async def _bring(self, conversation: Conversation, coming: Coming) -> bool:
         transfer, tokens, position = secrets.token_hex(16), coming.tokens, 0
         try:
             async with asyncio.timeout(self._left_s):
                 await expect(conversation, transfer, tokens, before=self._epoch)
-                position = await take(conversation, transfer, tokens)
+                if self._awaits(conversation, coming):
+                    position = await take(conversation, transfer, tokens)
         except TimeoutError:
             logger.warning("the caches of a conversation did not come in time tokens=%d", tokens)
         except PotluckError as error:
             logger.warning("the caches of a conversation do not come: %s", error)
-        if conversation.coming is not coming or self._pipeline.broken is not None:
-            return False  # it is not wanted any more
-        if position == tokens:
-            conversation.has_come(tokens)
-        else:
-            conversation.open()  # a stage may have all of it, and another one nothing
-        return position == tokens
+        if position < tokens or not self._awaits(conversation, coming):
+            return False
+        conversation.has_come(tokens)
+        return True

@@ -269,6 +269,11 @@ class Conversation:
         self.coming = None
         self.pictures.forget_shown()
 
+    def forget_unsent(self) -> None:
+        """At the end of a request: count only what all stages have, if the rest may not have been sent."""
+        if self.pipeline is not None and not self.pipeline.sends:
+            self.cached = self.arrived
+
     async def settled(self) -> None:
         """Wait until its caches have come from the plan before, or do not."""
         if self.coming is not None:

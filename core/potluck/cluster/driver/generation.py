@@ -258,6 +258,7 @@ class Generator:
             conversation = await self._borrow(prompt, turn)
             ahead = StepsAhead(conversation, self._limits.steps_ahead)
             try:
+                await conversation.settled()
                 usage.cached_tokens = conversation.begin_answer(
                     prompt,
                     sampling,
@@ -297,6 +298,7 @@ class Generator:
                     yield token
             finally:
                 ahead.stop()
+                conversation.forget_unsent()
                 if is_kept:
                     conversation.keep()
                 else:
@@ -325,7 +327,6 @@ class Generator:
         if conversation.pipeline is not place.pipeline:
             conversation.enter(place.pipeline, place.context)
         conversation.turn = turn
-        await conversation.settled()
         return conversation
 
     async def _next(self, ahead: StepsAhead, turn: Turn) -> AsyncGenerator[Token | Progress, None]:

@@ -147,6 +147,11 @@ class Pipeline:
         """Why no step can run any more; None: steps can run."""
         return self._broken
 
+    @property
+    def sends(self) -> bool:
+        """Whether what it is given goes to the stages: it is neither broken nor drained."""
+        return self._broken is None and not self._is_draining
+
     async def wait_broken(self) -> None:
         """Wait until no step can run any more, also if all connections are still there."""
         await self._failed.wait()
@@ -328,7 +333,7 @@ class Pipeline:
         self._send(message)
 
     def _send(self, message: Message, payload: bytes = b"") -> None:
-        if self._broken is None and not self._is_draining:
+        if self.sends:
             with self._lock, suppress(PeerLostError):  # `run` notices it too
                 self._send_fed()  # which were before it
                 self._first.send_nowait(message, payload)

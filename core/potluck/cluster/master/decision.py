@@ -77,12 +77,22 @@ def _is_to_promote(state: State) -> bool:
 def _kept(state: State, deployed: Deployed) -> frozenset[NodeId]:
     """The computers that keep their layers until the plan that was made is in force.
 
-    While answers wait these are all: layers that no stage needs are freed afterwards.
+    While answers wait, or the same model is cut in another way, these are all: conversations move with their layers, and
+    what no stage needs is freed afterwards.
     """
     assert state.plan is not None
     planned = frozenset(stage.node for stage in state.plan)
-    is_answering = isinstance(state.wishes[0], RecoveryWish | ImproveWish)
-    return planned | deployed.computers if is_answering else planned
+    match state.wishes[0]:
+        case RecoveryWish() | ImproveWish():
+            return planned | deployed.computers
+        case LoadWish(request=request) if _is_of_same_model(request, state.asked):
+            return planned | deployed.computers
+        case _:
+            return planned
+
+
+def _is_of_same_model(request: PlanRequest, other: PlanRequest | None) -> bool:
+    return other is not None and (request.model, request.shape) == (other.model, other.shape)
 
 
 def _next_for(state: State, wish: Wish) -> Action:

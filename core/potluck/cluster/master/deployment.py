@@ -101,6 +101,7 @@ class Deployment:
         ]
         moves = before is not None and before.moves_conversations and self.moves_conversations
         self.before = before if moves else None
+        self._freed: frozenset[NodeId] = frozenset()  # computers that have nothing of it any more
         self.pipeline: Pipeline | None = None
         self.room: Room | None = None  # of the computer with the least memory for a conversation
         self._driver: ReactorThread | None = None  # receives the messages of the last stage
@@ -289,6 +290,7 @@ class Deployment:
 
     async def _free(self, tasks: Sequence[StageDeployment]) -> None:
         computers = {task.stage.node: task.computer for task in tasks}
+        self._freed = self._freed.union(computers)
         await together(unload(computer, self.epoch) for computer in computers.values())
 
     async def _prepare(self, task: StageDeployment) -> None:
@@ -323,7 +325,7 @@ class Deployment:
             device=task.assign.device,
             ranks=RankPlace(rank=index - first, hops=hops) if len(hops) > 1 else None,
             cache_hops=() if self._answering is None else self._answering.cache_hops(task),
-            before=None if self.before is None else self.before.left_to(task),
+            before=None if self.before is None else self.before.left_to(task, self.tasks),
         )
 
     @property
@@ -333,13 +335,21 @@ class Deployment:
             task.stage.is_ranked or task.computer.version < READERS_SINCE for task in self.tasks
         )
 
-    def left_to(self, source: StageDeployment) -> PlanBefore:
-        """Where a stage of the next plan finds its layers' caches, which its own process does not have."""
-        own = source.stage.node, device_of(source.stage.device)
+    def left_to(self, source: StageDeployment, planned: Sequence[StageDeployment]) -> PlanBefore:
+        """Where a stage of the next plan finds its layers' caches, which its own process does not have.
+
+        Only what has not been freed is named. A computer that has a stage of the next plan frees its devices that have none as it loads.
+
+        Args:
+            source: the stage of the next plan.
+            planned: all of them.
+        """
+        nodes, places = {task.stage.node for task in planned}, {task.place for task in planned}
+        freed = {task.place for task in self.tasks if task.stage.node in nodes} - places
         hops = tuple(
             hop
             for task, hop in self._hops_with(source)
-            if (task.stage.node, device_of(task.stage.device)) != own
+            if task.place not in (*freed, source.place) and task.stage.node not in self._freed
         )
         return PlanBefore(epoch=self.epoch, hops=hops)
 

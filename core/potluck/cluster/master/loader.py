@@ -34,6 +34,7 @@ from potluck.plan.adoption import is_better
 from potluck.plan.byhand import by_hand
 from potluck.plan.stages import Plan
 from potluck.store.registry import model_name
+from potluck.tasks import end
 
 logger = logging.getLogger(__name__)
 
@@ -393,13 +394,15 @@ class Loader:
     async def _retire(self, deployment: Deployment, keep: Container[NodeId]) -> Retired:
         if self._left is deployment and deployment.pipeline is not None:
             await deployment.pipeline.drain(DRAIN_S)
-        for end in (self.readers.end, self.replicas.end, deployment.stop):
+        for stop in (self.readers.end, self.replicas.end, deployment.stop):
             try:
-                await end(keep=keep)
+                await stop(keep=keep)
             except Exception:  # the others end all the same, and the next action can begin
                 logger.exception(
                     "the plan in force did not end as it should epoch=%d", deployment.epoch
                 )
+        if self._bringing is not None:  # nothing comes to these stages any more
+            await end(self._bringing)
         return Retired()
 
     async def free(self, node_id: NodeId, epoch: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from potluck.cluster.computer import Capabilities, Computer
+from potluck.cluster.device_names import device_of
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import (
@@ -28,7 +29,7 @@ from potluck.plan.stages import StagePlan
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.tasks import together
-from potluck.wire.messages import Assign, Load, Need, NeedTensor
+from potluck.wire.messages import Assign, DeviceId, Load, Need, NeedTensor
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,11 @@ class StageDeployment:
 
     def __post_init__(self) -> None:
         self.culprit = self.computer.node_id
+
+    @property
+    def place(self) -> tuple[NodeId, DeviceId]:
+        """The device that the stage is on."""
+        return self.stage.node, device_of(self.stage.device)
 
     async def prepare(self, *, is_packed_first: bool) -> None:
         """Look up which tensors are packed already, and how many bytes have to be packed."""

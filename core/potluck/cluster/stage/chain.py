@@ -7,6 +7,7 @@ sends the result of each message before it looks at the next one.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from potluck.cluster.loss import computer_lost
@@ -173,6 +174,8 @@ class StageChain:
             case CacheRows() | CacheReceived() | CacheSent() | CacheGivenUp() | FetchCache():
                 if loaded is not None and link.home == loaded.home:
                     loaded.transfers.receive(link, message, payload)
+                elif isinstance(message, FetchCache):  # who waits for it need not wait long
+                    _refuse(link, message)
             case _:
                 logger.debug("activation link ignores op=%s", type(message).__name__)
 
@@ -346,6 +349,13 @@ def _is_taken(loaded: LoadedStage, link: PeerLink) -> bool:
     if not is_taken:
         logger.warning("steps of %s are not for this stage", link.peer.name)
     return is_taken
+
+
+def _refuse(link: PeerLink, message: FetchCache) -> None:
+    why = "Nothing is left of that plan here."
+    given_up = CacheGivenUp(epoch=message.epoch, transfer=message.transfer, message=why)
+    with suppress(PeerLostError):  # its transfers have ended with the connection
+        link.send_nowait(given_up, memoryview(b""))
 
 
 def _ignore(message: Message, payload: memoryview) -> None:

@@ -167,8 +167,7 @@ class StageLoader:
             OutOfMemoryError: the device has too little memory.
             EngineError: the load was given up.
         """
-        to_come = 0 if left is None else left.nbytes
-        stage = await self._compute.call(lambda: self._build(message, to_come))
+        stage = await self._compute.call(lambda: self._build(message, left))
         self._weights = stage.weights
         return stage
 
@@ -241,7 +240,7 @@ class StageLoader:
 
     # --- on the computing thread
 
-    def _build(self, message: LoadStage, to_come: int) -> Stage:
+    def _build(self, message: LoadStage, left: LeftSessions | None) -> Stage:
         config = ModelConfig.from_dict(message.config)
         own = rank_config(config, _share(message), message.scheme)
         set_threads(self.threads_for(config))
@@ -252,8 +251,13 @@ class StageLoader:
         embedding = _ends(message)["embedding"]
         used = weights.nbytes + working_bytes(own, message.context, embedding=embedding)
 
+        def to_come() -> int:
+            return 0 if left is None else left.nbytes
+
         def budget(cached: int) -> int:
-            return self._lending.own(in_use=weights.nbytes + cached).memory_free - used
+            before = to_come()  # lent as well, until it is given back
+            lent = self._lending.own(in_use=weights.nbytes + cached + before).memory_free
+            return lent - used - before
 
         ranks = self._ranks if message.share is not None else None
         return Stage(
@@ -261,7 +265,7 @@ class StageLoader:
             exchange=ranks,
             together=alone if ranks is None else ranks.lead,
             context=message.context,
-            cache_budget=max(0, budget(to_come)),
+            cache_budget=max(0, budget(0) + to_come()),
             budget_now=budget,
             epoch=message.epoch,
             files=self._session_files(message),

@@ -131,7 +131,13 @@ class Transfers:
         self.drop(message.session)
         before = None if message.before is None else self._stage_before(message.before)
         session = SessionId(message.session)
-        rows = self._stage.expect_rows(session, message.position, message.end, epoch=message.epoch)
+        rows = self._stage.expect_rows(
+            session,
+            message.position,
+            message.end,
+            epoch=message.epoch,
+            evicts=before is None,  # one that was taken over is not lost to another one
+        )
         layers = set(self._stage.weights.layers)
         transfer = _Incoming(message.transfer, message.session, rows, layers)
         self._incoming[message.transfer] = transfer

@@ -122,6 +122,14 @@ class CachePool:
         cache = self._caches[session]
         return [] if tokens <= cache.capacity else self._grow(cache, tokens)
 
+    def fits(self, session: SessionId, tokens: int, apart: int = 0) -> bool:
+        """Whether a session can hold so many tokens, with so many bytes beside its cache, and no other one loses anything."""
+        if tokens > self.tokens:
+            return False
+        most = min(_round_up(tokens), self.tokens)
+        needed = self._bytes_of(most) - self._caches[session].nbytes + apart
+        return needed <= max(0, self._room(needed))
+
     def make_room(self, session: SessionId, nbytes: int) -> list[SessionId]:
         """Have so many bytes free for a while, beside the caches. This session keeps its cache.
 

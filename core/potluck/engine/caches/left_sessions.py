@@ -38,7 +38,7 @@ class LeftSessions:
     def nbytes(self) -> int:
         """Bytes of all caches."""
         caches = tuple(self._caches.values())  # at once: another thread may ask
-        shared = {cache.shared for cache in caches if cache.shared is not None}
+        shared = {rows for cache in caches if (rows := cache.shared) is not None}
         own = sum(cache.own_bytes for cache in caches)
         return own + sum(rows.nbytes for rows in shared)
 

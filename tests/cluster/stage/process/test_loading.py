@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -30,6 +31,7 @@ from potluck.errors import (
     StaleEpochError,
     UnreachableError,
 )
+from potluck.ids import SessionId
 from potluck.store.registry import LocalModel, open_model
 from potluck.wire.measuring_messages import Profile
 from potluck.wire.messages import DeviceInfo, Hop
@@ -290,14 +292,52 @@ def test_what_is_not_loaded_is_not_measured(desk: StageNode, model: LocalModel, 
     run(main())
 
 
+class AnyThread:
+    async def call(self, function: Callable[[], object]) -> object:
+        return await asyncio.to_thread(function)
+
+
+def test_what_is_left_of_the_plan_before_counts_within_what_is_lent_until_it_is_given_back(
+    desk: StageNode, model: LocalModel, run: Run
+) -> None:
+    lent = 1 << 28
+
+    class Limited:
+        def own(self, *, in_use: int) -> DeviceInfo:
+            return DeviceInfo(kind="cpu", memory_total=1 << 40, memory_free=lent)
+
+    async def main() -> None:
+        loader = StageLoader(
+            name="Desk",
+            device=torch.device("cpu"),
+            lending=cast("Any", Limited()),
+            compute=cast("Any", AnyThread()),
+            threads=1,
+            report=lambda _: None,
+        )
+        message, left = desk.stage(model, range(4)), SimpleNamespace(nbytes=lent)
+        await loader.prepare(message)
+        stage = await loader.load(message, cast("Any", left))
+        assert stage.cache_tokens == stage.context
+        tokens = torch.arange(8, dtype=torch.int32)
+        session = SessionId("a")
+        stage.open(session, epoch=1)
+
+        def compute() -> None:
+            with pytest.raises(OutOfMemoryError):
+                stage.forward(session, tokens, epoch=1, step=1, position=0)
+            left.nbytes = 0
+            stage.forward(session, tokens, epoch=1, step=1, position=0)
+
+        await asyncio.to_thread(compute)
+
+    run(main())
+
+
 def test_a_load_begins_with_all_given_back_also_by_one_that_failed(
     monkeypatch: pytest.MonkeyPatch, desk: StageNode, model: LocalModel, run: Run
 ) -> None:
     """torch keeps a GPU's memory for itself, and what is free then is what the load may take."""
-
-    class SameThread:
-        async def call(self, function: Callable[[], object]) -> object:
-            return function()
 
     class NothingLent:
         def own(self, *, in_use: int) -> DeviceInfo:
@@ -312,7 +352,7 @@ def test_a_load_begins_with_all_given_back_also_by_one_that_failed(
             name="Desk",
             device=torch.device("cuda", 0),
             lending=cast("Any", NothingLent()),
-            compute=cast("Any", SameThread()),
+            compute=cast("Any", AnyThread()),
             threads=1,
             report=lambda _: None,
         )
