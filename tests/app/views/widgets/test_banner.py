@@ -31,7 +31,9 @@ def test_it_is_as_high_without_a_button_to_dismiss_it(banner: Banner) -> None:
 def test_several_lines_keep_their_distance_from_the_edge(banner: Banner) -> None:
     banner.show_line(LONG, on_dismiss=lambda: None)
     banner.resize(330, banner.heightForWidth(330))
-    banner.layout().activate()
+    layout = banner.layout()
+    assert layout is not None
+    layout.activate()
 
     text = banner.text
     assert text.height() >= text.heightForWidth(text.width())

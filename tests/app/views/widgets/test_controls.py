@@ -33,7 +33,9 @@ def test_what_is_on_a_page_stays_where_it_is_when_it_begins_to_scroll(
 
     long.setFixedHeight(2000)
 
-    page.layout().activate()
+    layout = page.layout()
+    assert layout is not None
+    layout.activate()
     assert (left_of(line, page), line.width()) == before
 
 
