@@ -5,13 +5,14 @@ from typing import Literal, TypeAlias
 
 from potluck import __version__
 from potluck.api.values.schema import ClusterState
-from potluck.update.versions import Versions, is_newer
 
 Again: TypeAlias = Literal["", "window", "node"]
 
 
 def started_next() -> str:
     """Return the version that starts from now on, of the window as of the node."""
+    from potluck.update.versions import Versions  # as below
+
     versions = Versions.of_this()
     return __version__ if versions is None else versions.current
 
@@ -24,6 +25,10 @@ def to_start_again(state: ClusterState, started: Callable[[], str] = started_nex
         started: tells the version that starts from now on.
     """
     runs = state.node.version
+    if runs == __version__:
+        return ""
+    from potluck.update.versions import is_newer  # a window that opens needs none of it
+
     if is_newer(runs, __version__):
         return "window"
     if is_newer(__version__, runs):
