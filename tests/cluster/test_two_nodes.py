@@ -266,7 +266,7 @@ def test_a_master_that_was_restarted_finds_the_layers_of_its_worker(
         assert laptop.worker.lease.before == {}
 
         await master.load(PlanRequest(layers=(("Desk", LAYERS),), scheme="f32"))
-        assert laptop.worker.lease is None
+        await eventually(laptop, lambda: laptop.worker.lease is None)
         await desk.backend.unload()
 
     run(main())
