@@ -104,7 +104,7 @@ def test_loading_reports_until_it_is_ready(client: Client) -> None:
 def test_a_failed_load_raises_what_the_node_raised(server: Server, client: Client) -> None:
     server.backend.load_error = NotEnoughMemoryError(5_000_000_000, 1_000_000_000)
 
-    with pytest.raises(NotEnoughMemoryError, match=r"4\.0 GB are missing") as caught:
+    with pytest.raises(NotEnoughMemoryError, match=r"4 GB are missing") as caught:
         list(client.load(schema.PlanRequest()))
 
     assert caught.value.data["needed"] == 5_000_000_000
