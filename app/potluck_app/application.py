@@ -199,7 +199,9 @@ class Application(QObject):
             self._quit_all()
             return True
         if closing == "tray" and not self._is_ending and self._place.is_available():
-            self._place.take(lends=False)  # it still holds the node: the model stays, and replies go on
+            self._place.take(
+                lends=False
+            )  # it still holds the node: the model stays, and replies go on
             return True
         if not rest or self._is_ending:
             self.leave()

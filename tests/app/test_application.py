@@ -145,9 +145,9 @@ def test_a_window_that_is_to_stay_in_the_tray_does_so_and_holds_the_node(
     assert application.tray is not None
     assert not application.main.isVisible()
     assert application.tray.status.text() == "Potluck is ready."
-    with qtbot.assertNotEmitted(application.ended):  # a state in which nothing goes on
-        with qtbot.waitSignal(application.backend.state_changed):
-            server.update(hint="Nobody is there.")
+    shown = qtbot.waitSignal(application.backend.state_changed)
+    with qtbot.assertNotEmitted(application.ended), shown:  # a state in which nothing goes on
+        server.update(hint="Nobody is there.")
     assert not server.backend.released.is_set()
 
     application.tray.open.trigger()

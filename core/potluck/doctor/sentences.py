@@ -80,7 +80,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "network_port_taken": Template(
         "network",
         "warning",
-        "Port {port}, which you have chosen, could not be used when Potluck started. It listens at port {used}.",
+        "Port {port}, which you have chosen, was not free when Potluck started: it listens at port {used}.",
         "End the program that uses it and start Potluck again, or choose another port in the settings under"
         " Network.",
     ),

@@ -169,4 +169,4 @@ def _automatic(interfaces: Sequence[Interface]) -> str:
     if best is None:
         return "This computer is in no network."
     title = wording.medium(best.medium) or best.name
-    return f"Every network is used. First comes {title} · {best.addresses[0]}."
+    return f"Every network is used. First comes {title} ({best.addresses[0]})."

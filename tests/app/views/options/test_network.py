@@ -1,7 +1,5 @@
 """The part of the Settings page about the networks of this computer and its port."""
 
-from collections.abc import Iterator
-
 import pytest
 from msgspec.structs import replace
 from PySide6.QtCore import Qt
@@ -44,14 +42,6 @@ def card(qtbot: QtBot, backend: ScriptedBackend) -> NetworkCard:
     return card
 
 
-@pytest.fixture
-def german(qapp: QApplication) -> Iterator[None]:
-    translators = language.use(qapp, "de")
-    yield
-    for translator in translators:
-        qapp.removeTranslator(translator)
-
-
 def texts(card: NetworkCard) -> list[str]:
     return [each.text() for each in card.choices.values()]
 
@@ -65,7 +55,7 @@ def test_it_says_what_automatic_has_chosen(card: NetworkCard) -> None:
         "Automatic", "Cable · 192.168.1.20", "Wi-Fi · 192.168.1.23", "VPN · 10.8.0.2",
     ]  # fmt: skip
     assert checked(card) == [""]
-    assert card.used.text() == "Every network is used. First comes Cable · 192.168.1.20."
+    assert card.used.text() == "Every network is used. First comes Cable (192.168.1.20)."
     assert card.automatic.isChecked()
     assert card.line.text() == "Other computers reach this one at port 47777."
 
@@ -161,5 +151,14 @@ def test_a_node_that_does_not_say_has_no_such_part(card: NetworkCard) -> None:
     assert card.isHidden()
 
 
-def test_it_speaks_german(german: None, card: NetworkCard) -> None:
-    assert card.used.text() == "Jedes Netz wird benutzt. Zuerst kommt Kabel · 192.168.1.20."
+def test_it_speaks_german(card: NetworkCard, qapp: QApplication) -> None:
+    translators = language.use(qapp, "de")
+    card.show_state(at(replace(NETWORK, interfaces=NETWORK.interfaces[:1])))
+    shown = [each.text() for each in (card.used, card.choices["enp3s0"])]
+    for translator in translators:
+        qapp.removeTranslator(translator)
+
+    assert shown == [
+        "Jedes Netz wird benutzt. Zuerst kommt Kabel (192.168.1.20).",
+        "Kabel · 192.168.1.20",
+    ]
