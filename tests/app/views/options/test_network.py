@@ -11,6 +11,7 @@ from potluck.api.values.network import Interface, Network, NetworkRequest
 from potluck.api.values.schema import ClusterState
 from potluck_app import language
 from potluck_app.http import Problem
+from potluck_app.language import said
 from potluck_app.views.options.network import NetworkCard
 
 pytestmark = pytest.mark.qt
@@ -154,7 +155,7 @@ def test_a_node_that_does_not_say_has_no_such_part(card: NetworkCard) -> None:
 def test_it_speaks_german(card: NetworkCard, qapp: QApplication) -> None:
     translators = language.use(qapp, "de")
     card.show_state(at(replace(NETWORK, interfaces=NETWORK.interfaces[:1])))
-    shown = [each.text() for each in (card.used, card.choices["enp3s0"])]
+    shown = [said(each.text()) for each in (card.used, card.choices["enp3s0"])]
     for translator in translators:
         qapp.removeTranslator(translator)
 
