@@ -9,12 +9,14 @@ from typing import Any, cast
 
 import pytest
 from fake_cluster import Run
+from whole_nodes import eventually, paired, seen
 
 from potluck.api.values.network import Medium as Shown
 from potluck.api.values.network import NetworkRequest
 from potluck.cluster import own_network
 from potluck.cluster.events import Changed, Events, Notice
 from potluck.cluster.membership.remote import known_medium
+from potluck.cluster.node import Node
 from potluck.cluster.own_network import OwnNetwork
 from potluck.cluster.presence import Presence
 from potluck.errors import UsageError
@@ -272,3 +274,36 @@ def test_a_medium_that_a_later_version_may_say_is_not_known() -> None:
     assert known_medium(wire.Medium(kind="wifi")) == Shown(kind="wifi")
     assert known_medium(wire.Medium(kind="laser", mbit=9)) == Shown()
     assert known_medium(None) == Shown()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("guide")
+def test_a_computer_stays_connected_while_its_port_changes_and_is_found_at_the_new_one(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        async with paired(tmp_path) as (desk, laptop):
+            (before,) = desk.membership.connected()
+            port = free_port()
+            await laptop.backend.change_network(NetworkRequest(port=port))
+            shown = laptop.backend.state().node.network
+            assert shown is not None
+            assert (shown.port, shown.fixed_port) == (port, port)
+            assert desk.membership.connected() == [before]
+            assert not before.link.is_closed
+
+            before.link.close("it comes back")
+            await eventually(
+                desk,
+                lambda: [c.link.remote.port for c in desk.membership.connected()] == [port],
+            )
+            laptop.network.medium_to = lambda _host: Shown(kind="wifi")
+            laptop.events.changed()
+            await eventually(desk, lambda: medium_of(desk, "Laptop") == Shown(kind="wifi"))
+
+    run(main())
+
+
+def medium_of(node: Node, name: str) -> Shown | None:
+    computer = seen(node, name)
+    return computer.medium if computer is not None else None

@@ -54,12 +54,8 @@ class Media:
             return {name: linux_medium(name, self._folder) for name in names}
         if self._asked[0] != frozenset(names):
             self._asked = frozenset(names), self._kinds()
-        speeds = _speeds()
-        return {
-            name: Medium(kind, speeds.get(name) if kind == "cable" else None)
-            for name in names
-            for kind in [self._asked[1].get(name, "")]
-        }
+        kinds, speeds = self._asked[1], _speeds()
+        return {name: _medium(kinds.get(name, ""), speeds.get(name)) for name in names}
 
     def _kinds(self) -> Mapping[str, Kind]:
         if self._system == "darwin":
@@ -67,6 +63,10 @@ class Media:
         if self._system == "win32":
             return windows_kinds(self._ask("powershell", "-NoProfile", "-Command", _ADAPTERS) or "")
         return {}
+
+
+def _medium(kind: Kind, mbit: int | None) -> Medium:
+    return Medium(kind, mbit if kind == "cable" else None)
 
 
 def _speeds() -> Mapping[str, int]:
