@@ -1,5 +1,6 @@
 """Which stages of a plan connect with which others: what each is told as it is loaded."""
 
+import secrets
 from collections.abc import Iterator, Sequence
 
 from potluck.cluster.computer import LOOPBACK
@@ -33,6 +34,7 @@ class Wiring:
     ) -> None:
         moves = before is not None and before.moves_conversations
         self._epoch, self._tasks, self._answering = epoch, tasks, answering
+        self._key = secrets.token_hex(16)  # for stages that fetch caches from these
         self.ports: Sequence[int] = ()
         self.freed: frozenset[NodeId] = frozenset()
         self.before = before if moves and self.moves_conversations else None
@@ -55,6 +57,7 @@ class Wiring:
             ranks=RankPlace(rank=index - first, hops=hops) if len(hops) > 1 else None,
             cache_hops=() if self._answering is None else self._answering.cache_hops(task),
             before=None if self.before is None else self.before.left_to(task, self._tasks),
+            key=self._key,
         )
 
     @property
@@ -80,7 +83,7 @@ class Wiring:
             for task, hop in self._hops_with(source)
             if task.place not in (*freed, source.place) and task.stage.node not in self.freed
         )
-        return PlanBefore(epoch=self._epoch, hops=hops)
+        return PlanBefore(epoch=self._epoch, hops=hops, key=self._key)
 
     def first_rank(self, index: int) -> int:
         """The task of rank 0 of this task's group. A stage that is in none is its own."""

@@ -122,8 +122,9 @@ class StageInForce:
         loaded = LoadedStage(home, message.epoch, previous, stage, connected.following)
         loaded.cache_targets = connected.targets
         loaded.rank, loaded.rank_links = _rank(message), links
-        if message.before is not None:
-            loaded.before = StageBefore(message.before.epoch, left, connected.sources)
+        loaded.key = message.key
+        if (before := message.before) is not None:
+            loaded.before = StageBefore(before.epoch, left, connected.sources, before.key)
         await self._compute.call(lambda: self._put_in_force(loaded))
         ranks = links.steps if links is not None else ()
         for link in dict.fromkeys((*loaded.links, *loaded.cache_links, *ranks)):
