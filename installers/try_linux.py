@@ -88,7 +88,10 @@ class Trial:
             _expect(
                 "Models, chats, settings and keys of each user stay" in said, "apt says what stays"
             )
-            _expect(not (root.folder / "opt/potluck").exists(), "apt leaves nothing in /opt")
+            root.run("apt-get", "purge", "-y", "potluck", user=None)
+            parts = (root.folder / part for part in ("etc", "opt", "usr", "var/lib"))
+            left = [path for part in parts for path in part.rglob("*potluck*")]
+            _expect(not left, f"nothing is left in the system {left or ''}")
 
     def tarball(self) -> None:
         """The .tar.xz: installed by a user without rights, used, and removed with what shall not stay."""
