@@ -83,7 +83,9 @@ class Rig:
 
     def __post_init__(self) -> None:
         identity = Identity.load_or_create(self.folder, "Desk")
-        self.interfaces = ChosenInterfaces(self.settings.interfaces, lambda: frozenset(self.own))
+        self.interfaces = ChosenInterfaces(
+            self.settings.interfaces, lambda: frozenset(self.own), frozenset
+        )
         self.presence = Presence(identity, "Desk", self.interfaces)
         self.kept = Kept(self.settings)
         events = Events()

@@ -113,7 +113,7 @@ ALL = frozenset({LO4, LO6, CABLE, CABLE6, WIFI, WIFI6, TAILNET})
 
 
 def chosen(*names: str) -> frozenset[Interface]:
-    return ChosenInterfaces(names, lambda: ALL)()
+    return ChosenInterfaces(names, lambda: ALL, frozenset)()
 
 
 def test_only_a_chosen_network_is_announced_and_asked_by_multicast() -> None:
@@ -142,15 +142,26 @@ def test_nobody_is_dialled_in_a_network_that_is_not_chosen() -> None:
 
 def test_a_network_that_two_interfaces_have_is_used_if_one_of_them_is() -> None:
     too = Interface("192.168.1.11", 24, 5, is_virtual=False, name="wlan1")
-    own = ChosenInterfaces(("wlan1",), lambda: frozenset({LO4, CABLE, too}))()
+    own = ChosenInterfaces(("wlan1",), lambda: frozenset({LO4, CABLE, too}), frozenset)()
 
     assert dialling_order(["192.168.1.77"], own) == ("192.168.1.77",)
 
 
 def test_all_networks_are_used_while_no_chosen_one_is_there() -> None:
-    interfaces = ChosenInterfaces(("usb0",), lambda: ALL)
+    interfaces = ChosenInterfaces(("usb0",), lambda: ALL, frozenset)
 
     assert interfaces() == ALL
     assert interfaces.missing(ALL) == ("usb0",)
     interfaces.names = ("usb0", "eth0")
     assert announced(interfaces()) == ("192.168.1.10", "fe80::10")
+
+
+def test_an_interface_without_a_cable_or_a_network_is_not_there_though_it_has_addresses() -> None:
+    pulled = ChosenInterfaces(("wlan0", "eth0"), lambda: ALL, lambda: {"eth0"})
+    assert pulled.missing(ALL) == ("eth0",)
+    assert announced(pulled()) == ("192.168.7.10", "fe80::11")
+
+    alone = frozenset({LO4, CABLE, CABLE6, WIFI6})  # Wi-Fi that is in no network
+    lost = ChosenInterfaces(("wlan0",), lambda: alone, frozenset)
+    assert lost.missing(alone) == ("wlan0",)
+    assert lost() == alone

@@ -10,7 +10,7 @@ nobody is dialled in their networks.
 import ipaddress
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -97,15 +97,29 @@ def _names_on_windows() -> Mapping[str, str]:
     }
 
 
+def unplugged() -> Collection[str]:
+    """The names of the interfaces that are off, or without a cable: they may keep their addresses."""
+    try:
+        return {name for name, state in psutil.net_if_stats().items() if not state.isup}
+    except OSError:
+        return ()
+
+
 class ChosenInterfaces:
     """This computer's interfaces, of which its owner may choose some. Called as `own_interfaces` is.
 
     Loopback is always used. If none of the chosen ones is there, all are used.
     """
 
-    def __init__(self, names: Sequence[str] = (), interfaces: Interfaces = own_interfaces) -> None:
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        interfaces: Interfaces = own_interfaces,
+        unplugged: Callable[[], Collection[str]] = unplugged,
+    ) -> None:
         self.names = tuple(names)  # that were chosen; none: all are used
         self._interfaces = interfaces
+        self._unplugged = unplugged
 
     def __call__(self) -> frozenset[Interface]:
         own = self._interfaces()
@@ -115,8 +129,14 @@ class ChosenInterfaces:
         return frozenset(replace(i, is_used=i.is_loopback or i.name in there) for i in own)
 
     def missing(self, own: Iterable[Interface]) -> tuple[str, ...]:
-        """Of the chosen names, those that no interface with an address has now."""
-        there = {i.name for i in own}
+        """Of the chosen names, those that no plugged interface with an address has now.
+
+        An address of IPv6 that is for its cable alone does not count: each interface has one, also without a network.
+        """
+        if not self.names:
+            return ()
+        there = {i.name for i in own if i.ip.version == 4 or not i.ip.is_link_local}
+        there.difference_update(self._unplugged())
         return tuple(name for name in self.names if name not in there)
 
 
