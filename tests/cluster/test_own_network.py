@@ -183,8 +183,13 @@ def test_a_chosen_network_that_goes_is_said_once_and_all_are_used_until_it_is_ba
         assert said == "wlan0 is not there now. Until it is back, Potluck uses every network."
         assert "192.168.1.10" in rig.hosts()
         assert rig.network.view().missing == ("wlan0",)
+        by_cable = OpenLink(Address(host="192.168.1.77", port=1))
+        rig.links.append(by_cable)
+        await rig.network.look()
+        assert by_cable.why is None
         rig.own.add(WIFI)
         await rig.network.look()
+        assert by_cable.why == "It uses another network now."
         assert rig.hosts() == ["192.168.7.10"]
         assert rig.network.view().missing == ()
 

@@ -96,11 +96,15 @@ class OwnNetwork:
             self._interfaces.names = self._lending.saved.interfaces
             await self._discovery.refresh()
             own = self._interfaces()
-            for link in tuple(self._links()):
-                if is_avoided(link.remote.host, own):
-                    link.close("It uses another network now.")
+            self._end_avoided(own)
             self._missing = self._interfaces.missing(own)
         self._events.changed()
+
+    def _end_avoided(self, own: frozenset[Interface]) -> None:
+        """End the connections in networks that are not used: each end finds the other one in those that are."""
+        for link in tuple(self._links()):
+            if is_avoided(link.remote.host, own):
+                link.close("It uses another network now.")
 
     async def _move(self, port: int) -> None:
         if 0 < port < schema.LOWEST_PORT:
@@ -138,6 +142,7 @@ class OwnNetwork:
         if missing and missing != self._missing and missing == self._interfaces.names:
             text = f"{' and '.join(missing)} is not there now. Until it is back, Potluck uses every network."
             self._events.publish(Notice(level="warning", text=text))
+        self._end_avoided(own)  # a chosen network may be back
         if (seen, missing) != (self._seen, self._missing):
             self._seen, self._missing = seen, missing
             self._events.changed()
