@@ -304,7 +304,7 @@ def test_a_computer_stays_connected_while_its_port_changes_and_is_found_at_the_n
                 desk,
                 lambda: [c.link.remote.port for c in desk.membership.connected()] == [port],
             )
-            laptop.network.medium_to = lambda _host: Shown(kind="wifi")
+            laptop.network.medium_to = lambda host: Shown(kind="wifi")
             laptop.events.changed()
             await eventually(desk, lambda: medium_of(desk, "Laptop") == Shown(kind="wifi"))
 
