@@ -118,13 +118,15 @@ class OwnNetwork:
 
     def is_closed_at(self, host: str) -> bool:
         """Whether an address of this computer belongs to a network that is not used."""
+        if not self._interfaces.names:
+            return False
         ip = ipaddress.ip_address(host.partition("%")[0])
         same = [i for i in self._interfaces() if i.ip == ip]
         return bool(same) and not any(i.is_used for i in same)
 
     def avoids(self, host: str) -> bool:
         """Whether nobody is to be dialled at an address: it is in a network that is not used."""
-        return is_avoided(host, self._interfaces())
+        return bool(self._interfaces.names) and is_avoided(host, self._interfaces())
 
     # --- what is seen
 
