@@ -15,6 +15,7 @@ from potluck.api.values import schema
 from potluck.api.values.benching import BenchProgress, BenchRequest
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.gpus import GpuRequest
 from potluck.api.values.network import NetworkRequest
 from potluck.api.values.pairing import Invite, Joined, Pairing
 from potluck.api.values.schema import LoadProgress, PlanRequest, PlanView
@@ -34,6 +35,7 @@ from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.named import addresses_of, homes_addresses
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.notices import Notices
+from potluck.cluster.own_gpus import OwnGpus
 from potluck.cluster.own_network import OwnNetwork
 from potluck.cluster.presence import Presence
 from potluck.cluster.runtime.keeper import EngineKeeper
@@ -64,6 +66,7 @@ class Parts:
 
     presence: Presence
     network: OwnNetwork
+    gpus: OwnGpus
     masters: Callable[[], tuple[str, ...]]  # names of the masters that this computer helps now
     stop: Callable[[], None]
     activity: Activity
@@ -137,6 +140,7 @@ class NodeBackend:
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
                 idle_unload_s=parts.lending.settings.idle_unload_s,
                 network=parts.network.view(),
+                gpus=parts.gpus.view(),
             ),
             computers=computers,
             model=model_state(parts.master, self._tokens_per_s()),
@@ -253,6 +257,9 @@ class NodeBackend:
 
     async def change_network(self, request: NetworkRequest) -> None:
         await self._parts.network.change(request)
+
+    async def use_gpu(self, request: GpuRequest) -> None:
+        self._parts.gpus.use(request)
 
     async def make_main(self, node_id: str, request: schema.MainRequest) -> schema.HandedOver:
         if self._parts.activity.is_held("serve"):
