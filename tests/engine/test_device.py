@@ -274,7 +274,16 @@ def test_beside_apples_gpu_the_cpu_lends_what_that_leaves(monkeypatch: pytest.Mo
     assert gpu.now().memory_free == 12 * GB
     assert cpu.now().memory_free == 0
 
+
+def test_apples_gpu_may_be_hidden_and_the_cpu_has_all_of_the_ram_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: SimpleNamespace(total=32 * GB, available=GB)
+    )
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setenv(NO_MPS, "1")
+
     (cpu,) = find_devices()
     assert (cpu.kind, cpu.memory_total, cpu.is_beside_gpu) == ("cpu", 32 * GB, False)
     with pytest.raises(UsageError, match="no device mps"):

@@ -14,8 +14,8 @@ NVIDIA = (
     Gpu("nvidia", f"nvidia:{SECOND}", "NVIDIA GeForce RTX 4070 (2)", SECOND),
 )
 AMD = (
-    Gpu("amd", "amd:00ab12cd34ef5678", "AMD GPU gfx1101", "0"),
-    Gpu("amd", "amd:1", "AMD GPU gfx90a", "1"),
+    Gpu("amd", "amd:00ab12cd34ef5678", "AMD-gfx1101", "0"),
+    Gpu("amd", "amd:1", "AMD-gfx90a", "1"),
 )
 
 

@@ -98,7 +98,7 @@ def _amd(nodes: Path) -> Iterator[Gpu]:
         unique = facts.get("unique_id")  # 0 where the hardware has none
         version = facts.get("gfx_target_version", 0)  # 110001: gfx1101
         major, minor, step = version // 10000, version // 100 % 100, version % 100
-        name = f"AMD GPU gfx{major}{minor:x}{step:x}"
+        name = f"AMD-gfx{major}{minor:x}{step:x}"  # the driver knows no other name
         yield Gpu("amd", f"amd:{unique:016x}" if unique else f"amd:{number}", name, str(number))
         number += 1
 
