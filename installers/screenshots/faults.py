@@ -38,8 +38,8 @@ def faults(shown: QWidget, picture: QImage | None = None) -> list[str]:
     found = [f"{_name(widget)}: {why}" for widget in seen for why in _faults(widget)]
     for each in (shown, *seen):
         found += _together(each)
-    for widget in seen if picture is not None else ():
-        found += _pale(widget, shown, picture)
+    if picture is not None:
+        found += [line for widget in seen for line in _pale(widget, shown, picture)]
     return found
 
 
