@@ -111,8 +111,9 @@ def _is_beside(one: QWidget, other: QWidget) -> bool:
 
 
 def _may_be_cut(widget: QWidget) -> bool:
-    """Return whether a widget has no width of its own, such as a line that ends in an ellipsis."""
-    return widget.sizePolicy().horizontalPolicy() == QSizePolicy.Policy.Ignored
+    """Return whether a widget has no width of its own: a line that ends in an ellipsis, a button around a text."""
+    is_around = isinstance(widget, QPushButton) and not QPushButton.text(widget)
+    return is_around or widget.sizePolicy().horizontalPolicy() == QSizePolicy.Policy.Ignored
 
 
 def _most(place: QRect) -> QRect:
