@@ -111,7 +111,6 @@ class ProgramsCard(QFrame):
 
 def _line(title: str, text: QLineEdit, copy: CopyButton, row: QWidget) -> None:
     """Fill a row with what a program is given, and a button that copies it."""
-    copy.setProperty("kind", "inline")  # it ends where the field ends
     vbox(hbox((label(title, "body2"), 1), copy, spacing=8), text, parent=row)
 
 
