@@ -28,6 +28,7 @@ from potluck.cluster.driver.reader import Reader
 from potluck.cluster.driver.steps_ahead import StepsAhead
 from potluck.cluster.driver.token import Token, Usage, token_of
 from potluck.cluster.driver.turns import Turn, Turns
+from potluck.cluster.driver.viewer import Viewer
 from potluck.cluster.loss import CACHE_LOST, cannot_go_on, lost_too_often
 from potluck.errors import (
     PotluckError,
@@ -140,6 +141,10 @@ class Generator:
     def read_with(self, reader: Reader | None, pipeline: Pipeline | None) -> None:
         """Have a reader read long prompts from now on (None: nobody), while this pipeline is attached."""
         self._places.read_with(reader, pipeline)
+
+    def view_with(self, viewer: Viewer | None, pipeline: Pipeline | None) -> None:
+        """Have a viewer read pictures from now on (None: the first stage), while this pipeline is attached."""
+        self._places.view_with(viewer, pipeline)
 
     def close(self, error: PotluckError) -> None:
         """End the answers under way, and those that wait for a pipeline, with this error.
@@ -436,6 +441,8 @@ class Generator:
                         conversation.cached,
                         self._step_size(conversation, place),
                     )
+                    if place.viewer is not None:
+                        await place.viewer.view(conversation, size)
                     step = conversation.send_step(size)
                     under_way.append((step, conversation.cached - before, before))
                 result = (await under_way[0][0].future).result

@@ -27,6 +27,7 @@ from potluck.cluster.master.readers import Readers
 from potluck.cluster.master.replicas import Replicas
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies
+from potluck.cluster.master.viewers import Viewers
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
 from potluck.errors import OutOfMemoryError, PeerLostError, PlanError, PotluckError
 from potluck.ids import NodeId
@@ -61,6 +62,7 @@ class Loader:
         progress: of the load that is under way.
         spares: what workers have on their disks in case another one is lost.
         readers: read long prompts for the deployment in force, if it has some.
+        viewers: read pictures for its first stage, if it has one.
         replicas: hold the model beside the deployment in force, if it has some.
     """
 
@@ -115,10 +117,17 @@ class Loader:
             tell=lambda text: events.publish(Notice(level="warning", text=text)),
             retry_s=deadlines.readers_s,
         )
+        self.viewers = Viewers(
+            "viewers",
+            present=lambda: [c.node_id for c in (computers.local, *computers.available())],
+            deployment=self._deployment_beside,
+            tell=lambda text: events.publish(Notice(level="warning", text=text)),
+            retry_s=deadlines.readers_s,
+        )
         self.replicas = Replicas(
             present=lambda: [c.node_id for c in (computers.local, *computers.available())],
             leaving=lambda: [computer.node_id for computer in computers.leaving()],
-            deployment=self._deployment_of_replica,
+            deployment=self._deployment_beside,
             plan=planner.plan_among,
             tell=lambda text: events.publish(Notice(level="warning", text=text)),
             changed=lambda: events.publish(ModelChanged()),
@@ -301,7 +310,7 @@ class Loader:
             answering=answering,
         )
 
-    def _deployment_of_replica(self, planned: Planned, beside: Deployment) -> Deployment:
+    def _deployment_beside(self, planned: Planned, beside: Deployment) -> Deployment:
         changed = partial(self._events.publish, ModelChanged())
         return self._deployment(planned, beside.epoch, changed=changed)
 
@@ -325,6 +334,7 @@ class Loader:
         )
         self._bring(deployment, pipeline)
         self.readers.begin(deployment, self._generator)
+        self.viewers.begin(deployment, self._generator)
         self.replicas.begin(deployment, self._generator)
         return Loaded()
 
@@ -394,7 +404,7 @@ class Loader:
     async def _retire(self, deployment: Deployment, keep: Container[NodeId]) -> Retired:
         if self._left is deployment and deployment.pipeline is not None:
             await deployment.pipeline.drain(DRAIN_S)
-        for stop in (self.readers.end, self.replicas.end, deployment.stop):
+        for stop in (self.readers.end, self.viewers.end, self.replicas.end, deployment.stop):
             try:
                 await stop(keep=keep)
             except Exception:  # the others end all the same, and the next action can begin

@@ -45,6 +45,7 @@ from potluck.cluster.master.shortages import Shortages
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State, leavers
 from potluck.cluster.master.transitions import apply
+from potluck.cluster.master.viewers import Viewers
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -253,6 +254,7 @@ class Master:
         if self._is_broken and self.replicas.ready is not None:
             self.happened(self._present())  # no answer has told it: they go on at other replicas
         self.readers.look(may_choose=self._is_idle)
+        self.viewers.look()
         self.replicas.look()
         is_held_once = self.deployment is not None and self.deployment.planned.replicas_wanted == 1
         is_spared = is_held_once and self._is_idle
@@ -267,6 +269,11 @@ class Master:
     def readers(self) -> Readers:
         """Who reads long prompts for the deployment in force."""
         return self._loader.readers
+
+    @property
+    def viewers(self) -> Viewers:
+        """Who reads pictures for the first stage of the deployment in force."""
+        return self._loader.viewers
 
     @property
     def replicas(self) -> Replicas:
@@ -383,22 +390,25 @@ class Master:
             self._begin(action)
         deployed, local = self._state.deployed, self._computers.local.node_id
         own = deployed.devices_of(local) if deployed is not None else frozenset[DeviceId]()
-        self._use.own = own | self.readers.devices_of(local) | self.replicas.devices_of(local)
+        for beside in (self.readers, self.viewers, self.replicas):
+            own |= beside.devices_of(local)
+        self._use.own = own
 
     def lost(self, event: ComputerLost | StageLost) -> None:
         """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
         self.measurements.lost(event.node_id)
         name = event.name if isinstance(event, ComputerLost) else event.place
-        self.readers.lost(event, computer_lost(name, event.how))
-        self.replicas.lost(event, computer_lost(name, event.how))
+        for beside in (self.readers, self.viewers, self.replicas):
+            beside.lost(event, computer_lost(name, event.how))
         self.happened(event)
 
     def step_refused(self, event: StepRefused) -> None:
         """A computer could not do a step. Reports of computers outside of the plan are ignored."""
         deployment, node_id = self.deployment, event.node_id or self._computers.local.node_id
-        if self.readers.step_failed(node_id, event.failure):
-            return
-        if self.replicas.step_failed(node_id, event.failure):
+        if any(
+            beside.step_failed(node_id, event.failure)
+            for beside in (self.readers, self.viewers, self.replicas)
+        ):
             return
         if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
             deployment.pipeline.step_failed(event.failure)

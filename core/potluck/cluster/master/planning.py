@@ -358,6 +358,7 @@ class Planner:
             plan=shared.plan,
             names=computer_names(devices),
             reading=shared.reading,
+            viewing=shared.viewing,
             may_have_readers=may_have_readers(request),
             readers_weighed=may_choose,
             replicas=shared.replicas,
