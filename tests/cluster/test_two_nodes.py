@@ -1,6 +1,7 @@
 """Two whole nodes in one process, with real TLS and real stage processes; only discovery is without a network."""
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,37 @@ def test_paired_computers_see_each_other(desk: Node, laptop: Node, run: Run) -> 
         assert any("Desk" in notice.text for notice in laptop.backend.state().notices)
 
     run(main())
+
+
+def test_no_file_of_either_computer_has_a_prompt_or_its_answer(
+    desk: Node,
+    laptop: Node,
+    run: Run,
+    tmp_path_factory: pytest.TempPathFactory,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not in what they log, nor in the caches that they keep on disk when a model is unloaded."""
+    secret = "Mother's maiden name is Quirrelmoth-77."
+    asked = msgspec.structs.replace(QUESTION, prompt=TextPrompt(secret * 2), max_tokens=16)
+    caplog.set_level(logging.DEBUG)
+
+    async def main() -> str:
+        await load(desk, SPLIT)
+        answer = await chat(desk, asked)
+        await desk.backend.unload()
+        return answer
+
+    answer = run(main())
+    told = [secret[:12].encode(), secret[-12:].encode(), answer.encode()]
+    assert len(answer) > 8
+    said = "\n".join(record.getMessage() for record in caplog.records).encode()
+    assert not any(text in said for text in told)
+    looked = 0
+    for base in tmp_path_factory.getbasetemp().glob("nodes*"):
+        for file in filter(Path.is_file, base.rglob("*")):
+            looked += 1
+            assert not any(text in file.read_bytes() for text in told), file
+    assert looked > 10  # keys, logs, weights
 
 
 def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
