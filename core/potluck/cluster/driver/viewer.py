@@ -9,9 +9,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from potluck.cluster.driver.chain_ends import ActivationLink
 from potluck.cluster.driver.conversation import Conversation
 from potluck.cluster.driver.model_text import Picture, Rows
-from potluck.cluster.driver.pipeline import ActivationLink
 from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError, rebuild
 from potluck.ids import SessionId
 from potluck.wire.activation_messages import TensorHeader
