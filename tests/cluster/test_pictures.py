@@ -228,6 +228,16 @@ def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_
         await eventually(desk, lambda: viewers.is_ready)
         await answered(png(14))
         assert len(shown) == 2
+
+        monkeypatch.setattr(viewing, "GAIN", 1e9)
+        await load(desk, msgspec.structs.replace(request, context=255))
+        assert viewers.deployment is None
+        monkeypatch.setattr(viewing, "GAIN", 1e-9)
+        viewers._weighed = frozenset()  # as if the laptop had come now
+        desk.master.weigh()
+        await eventually(desk, lambda: viewers.is_ready)
+        await answered(png(15))
+        assert len(shown) == 2
         await desk.backend.unload()
         assert laptop.worker.lease is None
 

@@ -1,14 +1,14 @@
 """A second deployment beside the one in force, which serves it and for which no answer ever waits.
 
 It is prepared while prompts are answered without it. When one of its computers is lost, they are answered without it
-again, until that one is back.
+again, until that one is back. Where a plan has none, and computers come that it was not weighed with, one is looked for.
 """
 
 import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Container, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine
 from contextlib import suppress
 
 from potluck.cluster.device_names import device_of
@@ -31,12 +31,14 @@ class Beside(ABC):
         name: of its tasks.
         present: the computers that are here.
         deployment: makes the deployment of a plan, beside the one that answers.
+        find: finds what could be beside a plan in force, which is as it was if nothing pays.
         tell: shows a line of text to the person at this computer.
         retry_s: how long it is left alone after it failed.
         clock: seconds.
 
     Attributes:
         deployment: that is being prepared, or serves.
+        is_choosing: whether one is looked for, which may measure computers.
     """
 
     def __init__(
@@ -45,16 +47,19 @@ class Beside(ABC):
         *,
         present: Callable[[], Collection[NodeId]],
         deployment: Callable[[Planned, Deployment], Deployment],
+        find: Callable[[Planned], Awaitable[Planned]],
         tell: Callable[[str], None],
         retry_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._name, self._present, self._make = name, present, deployment
+        self._name, self._present, self._make, self._find = name, present, deployment, find
         self._tell, self._retry_s, self._clock = tell, retry_s, clock
         self._answering: tuple[Deployment, Generator] | None = None
         self._work: asyncio.Task[None] | None = None
         self._keep: Container[NodeId] = ()
         self._next = 0.0  # time before which nothing is tried again
+        self._weighed = frozenset[NodeId]()  # the computers of whom it is known whether one pays
+        self.is_choosing = False
         self.deployment: Deployment | None = None
 
     @property
@@ -65,6 +70,14 @@ class Beside(ABC):
     @abstractmethod
     def _planned(self, answering: Planned) -> Planned | None:
         """What is deployed beside this; None: nothing."""
+
+    @abstractmethod
+    def _is_weighed(self, answering: Planned) -> bool:
+        """Whether all that were here as this was planned could have been chosen."""
+
+    @abstractmethod
+    def _may_have_some(self, answering: Planned) -> bool:
+        """Whether one may be chosen for this without being asked for."""
 
     @abstractmethod
     async def _serve(
@@ -79,10 +92,16 @@ class Beside(ABC):
     def begin(self, answering: Deployment, generator: Generator) -> None:
         """Prepare what is beside a plan that is in force, if there is something."""
         self._answering, self._next = (answering, generator), 0.0
+        here = self._present() if self._is_weighed(answering.planned) else ()
+        self._weighed = frozenset(here)
         self.look()
 
-    def look(self) -> None:
-        """Prepare it if it is not, and all of its computers are here. End it if one of them is about to leave."""
+    def look(self, *, may_choose: bool = False) -> None:
+        """Prepare it if it is not, and all of its computers are here. End it if one of them is about to leave.
+
+        `may_choose`: if the plan has none, and computers came that it was not weighed with, or it is one of a
+        recovery, which weighs nobody, one is looked for.
+        """
         if self._answering is None:
             return
         answering, generator = self._answering
@@ -92,6 +111,24 @@ class Beside(ABC):
             self._start(self._run(planned, answering, generator))
         elif self.is_ready and not is_here and self._work and not self._work.cancelling():
             self._work.cancel()
+        elif may_choose and self._is_due and planned is None:
+            self._look_for_one(answering, here)
+
+    def _look_for_one(self, answering: Deployment, here: Collection[NodeId]) -> None:
+        if self._may_have_some(answering.planned) and not self._weighed.issuperset(here):
+            self._weighed = frozenset(here)
+            self.is_choosing = True
+            self._start(self._choose(answering))
+
+    async def _choose(self, answering: Deployment) -> None:
+        """Have a plan in force served by another computer from now on, if one pays."""
+        try:
+            answering.planned = await self._find(answering.planned)
+        except PotluckError as error:
+            logger.info("none of the %s is chosen: %s", self._name, error.message)
+        finally:
+            self._work, self.is_choosing = None, False
+        self.look()
 
     @property
     def _is_due(self) -> bool:

@@ -119,6 +119,7 @@ class Loader:
             "viewers",
             present=lambda: [c.node_id for c in (computers.local, *computers.available())],
             deployment=self._deployment_beside,
+            find=planner.with_viewing,
             tell=lambda text: events.publish(Notice(level="warning", text=text)),
             retry_s=deadlines.readers_s,
         )

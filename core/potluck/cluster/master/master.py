@@ -197,8 +197,8 @@ class Master(Carrying):
         self._weighing.look()
         if self._is_broken and self.replicas.ready is not None:
             self.happened(self._present())  # no answer has told it: they go on at other replicas
-        self.readers.look(may_choose=self._is_idle)
-        self.viewers.look()
+        self.readers.look(may_choose=self._is_idle and not self.viewers.is_choosing)
+        self.viewers.look(may_choose=self._is_idle and not self.readers.is_choosing)
         self.replicas.look()
         is_held_once = self.deployment is not None and self.deployment.planned.replicas_wanted == 1
         is_spared = is_held_once and self._is_idle

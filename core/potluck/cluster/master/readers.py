@@ -39,47 +39,24 @@ class Readers(Beside):
             "readers",
             present=present,
             deployment=deployment,
+            find=self._found,
             tell=tell,
             retry_s=retry_s,
             clock=clock,
         )
-        self._find = find
-        self._weighed = frozenset[NodeId]()  # the computers of whom it is known whether one pays
+        self._reading_beside = find
 
-    def begin(self, answering: Deployment, generator: Generator) -> None:
-        """Prepare the readers of a plan that is in force, if it has some."""
-        here = self._present() if answering.planned.readers_weighed else ()
-        self._weighed = frozenset(here)
-        super().begin(answering, generator)
+    async def _found(self, planned: Planned) -> Planned:
+        reading = await self._reading_beside(planned)
+        if reading is not None:
+            logger.info("a reader is chosen: %s", reading.explanation)
+        return replace(planned, reading=reading)
 
-    def look(self, *, may_choose: bool = False) -> None:
-        """Prepare them if they are not, and are all here.
+    def _is_weighed(self, answering: Planned) -> bool:
+        return answering.readers_weighed
 
-        `may_choose`: if the plan has none, and computers came that it was not weighed with, or it is one of a
-        recovery, which weighs nobody, one is looked for.
-        """
-        super().look()
-        if not (may_choose and self._is_due) or self._answering is None:
-            return
-        answering, here = self._answering[0], self._present()
-        planned = answering.planned
-        is_looked_for = planned.of_readers is None and planned.may_have_readers
-        if is_looked_for and not self._weighed.issuperset(here):
-            self._weighed = frozenset(here)
-            self._start(self._choose(answering))
-
-    async def _choose(self, answering: Deployment) -> None:
-        """Have a plan in force read by another computer from now on, if one pays."""
-        try:
-            reading = await self._find(answering.planned)
-            if reading is not None:
-                logger.info("a reader is chosen: %s", reading.explanation)
-                answering.planned = replace(answering.planned, reading=reading)
-        except PotluckError as error:
-            logger.info("no reader is chosen: %s", error.message)
-        finally:
-            self._work = None
-        self.look()
+    def _may_have_some(self, answering: Planned) -> bool:
+        return answering.may_have_readers
 
     def _planned(self, answering: Planned) -> Planned | None:
         return answering.of_readers

@@ -58,14 +58,7 @@ def share_out(
             answering=answering,
             stop=stop,
         )
-        viewing = find_viewing(
-            sizes.shape,
-            devices,
-            sizes.links,
-            plan,
-            measured_tokens=sizes.measured_tokens,
-            busy=[stage.node for stage in reading.plan.stages] if reading else (),
-        )
+        viewing = viewing_beside(sizes, devices, plan, reading)
         return SharedOut(plan=plan, reading=reading, viewing=viewing)
     found = plan_replicas(devices, request.replicas, answering=answering, stop=stop)
     plan, *others = found.plans
@@ -75,6 +68,20 @@ def share_out(
         replicas=tuple(others),
         together_tokens_per_s=found.together.predicted_tokens_per_s if others else None,
         warnings=(too_few(request.replicas, found),) if is_less else (),
+    )
+
+
+def viewing_beside(
+    sizes: Sizes, devices: Sequence[DeviceCost], plan: Plan, reading: Reading | None
+) -> Viewing | None:
+    """Who reads pictures for the first stage of a plan, beside who reads prompts for it; None: nobody who pays."""
+    return find_viewing(
+        sizes.shape,
+        devices,
+        sizes.links,
+        plan,
+        measured_tokens=sizes.measured_tokens,
+        busy=[stage.node for stage in reading.plan.stages] if reading else (),
     )
 
 

@@ -18,7 +18,13 @@ FACTOR = 10.0  # times as long as planned
 
 
 class Viewers(Beside):
-    """Prepares the viewer of a deployment."""
+    """Prepares the viewer of a deployment, and finds one where a plan has none."""
+
+    def _is_weighed(self, answering: Planned) -> bool:
+        return True
+
+    def _may_have_some(self, answering: Planned) -> bool:
+        return answering.replicas_wanted == 1 and answering.model.config.tower is not None
 
     def _planned(self, answering: Planned) -> Planned | None:
         return answering.of_viewer
