@@ -395,4 +395,5 @@ def device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: 
         moves_caches=computer.version >= READERS_SINCE,
         picture_ms=profile.picture_ms,
         is_wide=profile.is_wide,
+        on_wifi=computer.on_wifi,
     )
