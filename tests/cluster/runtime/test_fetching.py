@@ -30,10 +30,12 @@ def internet(paths) -> Generator[WheelServer]:
 
 
 def fetcher(computer, sources, index: str | None = None) -> WheelFetcher:
+    """What brings wheels to a computer from these sources, or from those that are found at each look."""
     return WheelFetcher(
         computer.store,
         computer.client,
-        sources=lambda: sources,
+        sources=sources if callable(sources) else lambda: sources,
+        is_paired=lambda: callable(sources),
         internet=Internet(computer.store, index=index, patience=QUICK),
         poll_s=0.001,
     )
@@ -60,6 +62,25 @@ def test_the_home_comes_before_the_internet(home, paths, internet) -> None:
     assert coming.from_home == wheels[0].nbytes
     assert coming.from_internet == wheels[1].nbytes
     assert coming.here == {wheel.digest: wheel.nbytes for wheel in wheels}
+
+
+def test_a_paired_computer_that_is_not_found_yet_is_waited_for(home, paths, internet) -> None:
+    study = home.add("study")
+    wheels = study.list(*paths)
+    home.master.list(*paths)
+    for path in paths:
+        home.master.put(path)
+    coming, looks = Coming(), iter([[], []])
+
+    async def obtain() -> None:
+        found = [home.master.source(home.id)]
+        its = fetcher(study, lambda: next(looks, found), f"{internet.address}/simple")
+        await its.obtain(wheels, coming)
+
+    home.run(obtain)
+
+    assert coming.from_home == sum(wheel.nbytes for wheel in wheels)
+    assert internet.asked == []
 
 
 def test_a_computer_that_sends_other_bytes_is_left_for_the_next_one(home, paths) -> None:
