@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from potluck.cluster.driver.pipeline import ActivationLink
+from potluck.cluster.driver.chain_ends import ActivationLink
 from potluck.ids import Digest, NodeId
 from potluck.net.reactor import Reactor
 from potluck.store.progress import TransferProgress

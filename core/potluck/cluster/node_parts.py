@@ -28,7 +28,8 @@ from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.membership.calls import MasterCalls
-from potluck.cluster.membership.handover import Handover, HandoverParts
+from potluck.cluster.membership.handover import Handover
+from potluck.cluster.membership.handover_answers import HandoverParts
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings

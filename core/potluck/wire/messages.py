@@ -109,6 +109,10 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Addresses  # of the next stage's activation listener
 
 
+PlanKey = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+"""Drawn by the master for each plan. The stages of the plan are told it, and those of the next one."""
+
+
 class CacheHop(Hop, frozen=True, kw_only=True):
     """A stage that has some of this one's layers: to it, or from it, caches of these are moved."""
 
@@ -120,6 +124,7 @@ class PlanBefore(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: Count
     hops: Annotated[tuple[CacheHop, ...], Meta(max_length=MAX_CACHE_HOPS)] = ()
+    key: PlanKey | None = None  # of that plan; None: its stages give nothing
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
@@ -297,6 +302,7 @@ class Load(Message, frozen=True, tag="load"):
     # The stages that answer with what this one reads.
     cache_hops: Annotated[tuple[CacheHop, ...], Meta(max_length=MAX_CACHE_HOPS)] = ()
     before: PlanBefore | None = None  # None: it takes no conversations over
+    key: PlanKey | None = None  # who knows it may fetch the caches of this plan; None: nobody may
 
     @property
     def required(self) -> tuple[Hop, ...]:
