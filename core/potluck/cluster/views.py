@@ -6,6 +6,7 @@ from statistics import fmean
 import msgspec
 
 from potluck.api.values import schema
+from potluck.api.values.network import Medium
 from potluck.api.values.schema import (
     ComputerState,
     LoadProgress,
@@ -62,6 +63,7 @@ def plan_view(
     together = planned.together_tokens_per_s if replicas is None else None
     held = explain_replicas((plan, *others), together) if others else ""
     reads = "" if planned.reading is None else planned.reading.explanation
+    views = "" if planned.viewing is None else planned.viewing.explanation
     return PlanView(
         model_id=planned.model.manifest.model_id,
         model=planned.model.name,
@@ -81,6 +83,7 @@ def plan_view(
                     plan.explanation,
                     *(other.explanation for other in others),
                     reads,
+                    views,
                     planned.note,
                     *planned.warnings,
                 ),
@@ -228,8 +231,19 @@ class ComputerViews:
         master: Master,
         pairings: Pairings,
         slower: Callable[[], Mapping[NodeId, float]],
+        medium: Callable[[], Medium] = Medium,
     ) -> None:
-        """`slower`: the computers whose devices take so many times as long as was measured."""
+        """Make the list when `all` is called.
+
+        Args:
+            local: this computer.
+            membership: the paired ones.
+            master: has the plan and the measurements.
+            pairings: that are under way.
+            slower: the computers whose devices take so many times as long as was measured.
+            medium: by which others reach this computer.
+        """
+        self._medium = medium
         self._local = local
         self._membership = membership
         self._master = master
@@ -265,6 +279,7 @@ class ComputerViews:
             progress=progress,
             devices=tuple(map(device, local.devices)),
             rtt_ms=0.0,
+            medium=self._medium(),
             layers=layers,
             slower=self._slower().get(local.node_id),
             lacked_memory=local.node_id in self._master.shortages.nodes,
@@ -304,6 +319,7 @@ class ComputerViews:
             devices=tuple(map(device, computer.devices)) if computer is not None else (),
             rtt_ms=1000 * rtt_s if rtt_s is not None else link.rtt_ms if link else None,
             bytes_per_s=link.bytes_per_s if link is not None else None,
+            medium=computer.medium if computer is not None else Medium(),
             layers=layers,
             reconnecting=state == "lost" and found is not None,
             slower=self._slower().get(node_id),
@@ -326,8 +342,8 @@ class ComputerViews:
 
     def _beside(self) -> list[Deployment]:
         """What is loaded, or being loaded, beside the deployment in force."""
-        reading = self._master.readers.deployment
-        return [*([] if reading is None else [reading]), *self._master.replicas.deployments]
+        both = (self._master.readers.deployment, self._master.viewers.deployment)
+        return [*(each for each in both if each is not None), *self._master.replicas.deployments]
 
     def _spare(self, node_id: NodeId) -> schema.SpareCopy | None:
         copy = self._master.spares.copies.get(node_id)

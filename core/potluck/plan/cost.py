@@ -5,7 +5,7 @@ how long a message takes from one computer to another. Times are in milliseconds
 Nothing is measured here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TypeAlias
@@ -35,6 +35,9 @@ class ModelShape:
     head_bytes: int  # final norm and lm_head
     picture_bytes: int = 0  # working memory more beside the embedding, where pictures are read
     picture_tokens: float = 0.0  # a picture is as much work as so many tokens in a layer of kind 0
+    tower_bytes: int = 0  # of the vision tower, which is also counted beside the embedding
+    pixel_bytes: int = 0  # of a large picture
+    row_bytes: int = 0  # of what a tower makes of it
     hidden_bytes: int  # one token's hidden state on the wire
     later_cache_bytes: int = (
         0  # likewise, beside its layers', of a stage that has not the first layer
@@ -70,6 +73,11 @@ class ModelShape:
         """How much of a layer of this kind a rank has whose part of what ranks share is `part`."""
         divided = self.divided[kind] if self.divided else 1.0
         return 1 - divided + divided * part
+
+    @property
+    def viewer_memory(self) -> int:
+        """Bytes of a vision tower without layers."""
+        return self.tower_bytes + self.picture_bytes
 
     @property
     def layer_memory(self) -> tuple[int, ...]:
@@ -133,6 +141,10 @@ class ModelShape:
         further_ms = (tokens - 1) * more_ms / max(1, measured_tokens - 1)
         return decode_ms * self.reading(kinds, tokens) + further_ms
 
+    def picture_ms(self, device: "DeviceCost", measured_tokens: int) -> float:
+        """The time of a large picture in a device's tower: as measured, or by that of a chunk of so many tokens."""
+        return device.picture_ms or self.picture_tokens * device.prefill_ms[0] / measured_tokens
+
     def stage_memory(self, layers: range, *, first: bool, last: bool) -> int:
         memory = self.layer_memory
         return self.ends_memory(first=first, last=last) + sum(
@@ -162,7 +174,9 @@ class DeviceCost:
     can_rank: bool = True  # it may compute layers together with others
     moves_caches: bool = True  # it sends the caches of prompts to others, and takes them
     is_apart: bool = False  # it has another part, and can have no layers of this plan
+    picture_ms: float = 0.0  # of a large picture in the vision tower; 0: not measured
     is_wide: bool = False  # it holds 32 bits in place of 16: it has no bf16, which the model needs
+    on_wifi: bool = False  # its computer says so; False: by a cable, or not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +192,23 @@ Links: TypeAlias = Mapping[tuple[NodeId, NodeId], LinkCost]
 # A link that was not measured is taken for a poor Wi-Fi: the plan may then be too careful, but it
 # never relies on a fast link that does not exist.
 UNKNOWN_LINK = LinkCost(rtt_ms=10.0, bytes_per_s=2.5e6)
+
+# What a cable of a home would give in place of Wi-Fi: Gigabit Ethernet, with the round trip of a message
+# through TLS and two event loops.
+CABLE = LinkCost(rtt_ms=0.6, bytes_per_s=110e6)
+
+
+def cabled(links: Links, nodes: Collection[NodeId]) -> Links:
+    """The links as they would be if these computers had a cable. Those that are better stay as they are."""
+    return {
+        pair: LinkCost(
+            rtt_ms=min(link.rtt_ms, CABLE.rtt_ms),
+            bytes_per_s=max(link.bytes_per_s, CABLE.bytes_per_s),
+        )
+        if not set(pair).isdisjoint(nodes)
+        else link
+        for pair, link in links.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
