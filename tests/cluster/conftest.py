@@ -24,6 +24,7 @@ from potluck.store.registry import LocalModel, open_model
 
 FORKED = [
     "potluck.cluster.stage",
+    "patient_stage",
     "potluck.cluster.text.process",
     "potluck.cluster.text.grammar_process",
     "rank_process",

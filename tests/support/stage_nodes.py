@@ -12,7 +12,7 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Token, Usage
 from potluck.cluster.master.stage_tensors import tensor_info
-from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.processes.handle import HandleTimes, StageHandle
 from potluck.cluster.processes.messages import (
     LoadProgress,
     LoadStage,
@@ -37,8 +37,15 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 class StageNode:
     """A computer of the home with its stage process."""
 
-    def __init__(self, name: str, folder: Path, master: Identity | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        master: Identity | None = None,
+        times: HandleTimes | None = None,
+    ) -> None:
         self.name = name
+        self.times = times
         self.identity = Identity.load_or_create(folder / "identity", name)
         self.log = folder / "engine.log"
         self.sessions = folder / "sessions"
@@ -71,6 +78,7 @@ class StageNode:
             on_step_failed=self.failures.append,
             on_changed=lambda: None,
             on_exit=self.exits.append,
+            times=self.times,
         )
 
     def lend(self, memory_limit: int | None) -> None:
@@ -80,11 +88,11 @@ class StageNode:
         self.lend(None)
 
     async def start(self) -> psutil.Process:
-        """Start the stage process and return it. No other one may be started at the same time."""
-        before = psutil.Process().children()
+        """Start the stage process and return it."""
         await self.handle.start()
-        (process,) = set(psutil.Process().children()) - set(before)
-        return process
+        process = self.handle._process  # pyright: ignore[reportPrivateUsage]
+        assert process is not None
+        return psutil.Process(process.pid)
 
     @property
     def me(self) -> NodeInfo:
