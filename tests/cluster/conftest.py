@@ -22,19 +22,18 @@ from potluck.ids import Digest
 from potluck.store.chunks import ChunkStore
 from potluck.store.registry import LocalModel, open_model
 
-FORKED = [
+IN_NODES = [
     "potluck.cluster.stage",
-    "patient_stage",
     "potluck.cluster.text.process",
     "potluck.cluster.text.grammar_process",
-    "rank_process",
 ]
+IN_TESTS = ["patient_stage", "rank_process"]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _forked() -> Iterator[None]:
     """To import torch for each stage process would take most of these tests' time."""
-    with forking(FORKED):
+    with forking(IN_NODES, IN_TESTS):
         yield
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+import potluck
+
 SERVER = Path(__file__).with_name("fork_server.py")
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _ANSWER_S = 90.0  # importing torch on a busy computer
@@ -63,12 +65,19 @@ class ForkServer:
 
 
 @contextmanager
-def forking(modules: Sequence[str]) -> Iterator[None]:
-    """Fork those processes that are started as `python -m` one of these modules."""
+def forking(soon: Sequence[str], later: Sequence[str]) -> Iterator[None]:
+    """Fork those processes that are started as `python -m` one of these modules.
+
+    Args:
+        soon: modules of the nodes; they are imported at once, so that no event loop has to wait for that.
+        later: modules that are imported when first wanted.
+    """
     if sys.platform != "linux":
         yield
         return
-    servers: dict[str, ForkServer] = {}
+    environment = {**os.environ, "PYTHONPATH": _python_path()}
+    servers = {module: ForkServer(module, environment) for module in soon}
+    modules = {*soon, *later}
     lock = threading.Lock()
     execute = subprocess.Popen._execute_child  # pyright: ignore[reportAttributeAccessIssue]
     signature = inspect.signature(execute)
@@ -106,6 +115,12 @@ def forking(modules: Sequence[str]) -> Iterator[None]:
             patch.undo()
             for server in servers.values():
                 server.close()
+
+
+def _python_path() -> str:
+    """What the nodes of tests give their processes."""
+    package_folder = str(Path(potluck.__file__).parent.parent)
+    return os.pathsep.join([package_folder, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 @contextmanager
