@@ -71,8 +71,8 @@ def _become(
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:  # noqa: BLE001 - as Python itself does
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:  # noqa: BLE001 - as Python itself does
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
