@@ -23,6 +23,8 @@ import potluck
 
 SERVER = Path(__file__).with_name("fork_server.py")
 _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+# What libraries read when a process begins, as nodes give it (`cluster/processes/stage_process.py`).
+_READ_AT_ONCE = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_ARENA_MAX": "1"}
 _ANSWER_S = 90.0  # importing torch on a busy computer
 
 
@@ -61,6 +63,7 @@ class ForkServer:
 
     def close(self) -> None:
         self._asked.close()
+        self._process.kill()  # it may still import, and has nothing to lose
         self._process.wait()
 
 
@@ -75,7 +78,7 @@ def forking(soon: Sequence[str], later: Sequence[str]) -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    environment = {**os.environ, "PYTHONPATH": _python_path()}
+    environment = {**_READ_AT_ONCE, **os.environ, "PYTHONPATH": _python_path()}
     servers = {module: ForkServer(module, environment) for module in soon}
     modules = {*soon, *later}
     lock = threading.Lock()

@@ -12,7 +12,7 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Token, Usage
 from potluck.cluster.master.stage_tensors import tensor_info
-from potluck.cluster.processes.handle import HandleTimes, StageHandle
+from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import (
     LoadProgress,
     LoadStage,
@@ -21,6 +21,7 @@ from potluck.cluster.processes.messages import (
     Start,
     TensorFile,
 )
+from potluck.cluster.processes.stage_process import HandleTimes
 from potluck.errors import PotluckError
 from potluck.ids import Digest, HomeId, SessionId
 from potluck.net.identity import Identity

@@ -16,8 +16,8 @@ from fake_cluster import Run
 from patient_stage import PATIENCE_S
 from stage_nodes import CHAT, Driver, StageNode, step
 
-from potluck.cluster.processes import handle
-from potluck.cluster.processes.handle import HandleTimes
+from potluck.cluster.processes import stage_process
+from potluck.cluster.processes.stage_process import HandleTimes
 from potluck.cluster.processes.start import start_process
 from potluck.cluster.stage.sum_times import EPOCH
 from potluck.errors import BusyError, PeerLostError, UnreachableError
@@ -50,7 +50,7 @@ def nodes(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        patch.setattr(handle, "start_process", patient)
+        patch.setattr(stage_process, "start_process", patient)
         runner.run(both(desk.handle.start(), laptop.handle.start()))
     yield desk, laptop
     runner.run(both(desk.handle.stop(), laptop.handle.stop()))
