@@ -1,7 +1,7 @@
 """The invented home of the pictures: its computers, its model, and what it says in each state."""
 
 from msgspec.structs import replace
-from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER, WITHOUT_MAC
+from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER, WITHOUT_MAC, WITHOUT_OLD
 
 from potluck.api.values.engine import Engine
 from potluck.api.values.pairing import Pairing, PairingState
@@ -314,13 +314,20 @@ def without_old_laptop() -> ClusterState:
     """Return the state after a computer stopped answering: the others have taken its layers."""
     state = home()
     lost = "It is off, asleep or on another network."
+    now: dict[str, dict[str, object]] = {
+        ME: {"layers": (0, 38), "memory_lent": int(11.0 * GB)},
+        MAC: {"layers": (38, 64), "memory_lent": int(7.5 * GB), "spare": None},
+    }
     computers = tuple(
         replace(c, state="lost", online=False, detail=lost, layers=None, memory_lent=0, devices=())
         if c.node_id == OLD
-        else c
+        else replace(c, **now.get(c.node_id, {}))
         for c in state.computers
     )
-    return replace(state, computers=computers)
+    stages = (_stage("Living-room PC", ME, 0, 38), _stage("MacBook Air", MAC, 38, 64))
+    plan = replace(PLAN, stages=stages, predicted_tokens_per_s=7.6, explanation=WITHOUT_OLD)
+    model = replace(state.model, plan=plan, tokens_per_s=7.4)
+    return replace(state, computers=computers, model=model)
 
 
 def pairing(state: ClusterState, step: PairingState) -> ClusterState:

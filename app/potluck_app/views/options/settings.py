@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 
@@ -22,7 +23,6 @@ from potluck_app.views.options.shortcuts import shown
 from potluck_app.views.options.start_box import StartBox
 from potluck_app.views.options.update import UpdateCard
 from potluck_app.views.widgets.boxes import STRETCH, Part, hbox, vbox
-from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import (
     IconButton,
     button,
@@ -32,7 +32,9 @@ from potluck_app.views.widgets.controls import (
     make_page,
     page_head,
 )
+from potluck_app.views.widgets.flow import Flow
 
+_Value = TypeVar("_Value")
 _WIDTH = 960  # pixels; longer lines are hard to read
 _CHOICES: tuple[tuple[ThemeChoice, str], ...] = (
     ("auto", "As the system"),
@@ -78,7 +80,8 @@ class SettingsView(QWidget):
             self,
             "Settings",
             page_head("Settings"),
-            self._appearance(on_text_size, on_shortcuts),
+            self._appearance(on_text_size),
+            self._keyboard(on_shortcuts),
             self._this_computer(on_share),
             self._unloading(),
             self._downloading(),
@@ -97,19 +100,9 @@ class SettingsView(QWidget):
         )
         self.show_state(None)
 
-    def _appearance(
-        self, on_text_size: Callable[[int], object], on_shortcuts: Callable[[], object]
-    ) -> QFrame:
-        group = QButtonGroup(self)
-        items: list[QPushButton] = []
-        for choice, text in _CHOICES:
-            item = button(
-                text, f"theme-{choice}", lambda c=choice: self._on_theme(c), kind="choice"
-            )
-            item.setCheckable(True)
-            item.setChecked(self._theme.choice == choice)
-            group.addButton(item)
-            items.append(item)
+    def _appearance(self, on_text_size: Callable[[int], object]) -> QFrame:
+        looks, items = self._choice("theme", _CHOICES, self._on_theme)
+        _check(items, self._theme.choice)
         smaller = IconButton(self._theme, "minus", "Smaller text", "text-smaller")
         smaller.clicked.connect(lambda: on_text_size(-1))
         larger = IconButton(self._theme, "plus", "Larger text", "text-larger")
@@ -121,37 +114,34 @@ class SettingsView(QWidget):
         return _section(
             "Appearance",
             "",
-            hbox(*items, STRETCH, spacing=8),
+            looks,
             hbox(text, 8, smaller, self.text_size, larger, STRETCH, spacing=4),
             *self._languages(),
-            *self._enter(),
-            hbox(button("Keyboard shortcuts", "settings-shortcuts", on_shortcuts), STRETCH),
         )
 
     def _languages(self) -> tuple[Part, ...]:
         """The choice of the language, once there is more than one."""
         self._language_note = label("It changes when Potluck starts again.", "meta", wrap=True)
         self._language_note.hide()
-        group, holder = QButtonGroup(self), QWidget()
-        row = Flow(holder)
-        for code, name in {"auto": "As the system", **languages()}.items():
-            item = button(
-                name, f"language-{code}", lambda c=code: self._choose_language(c), kind="choice"
-            )
-            item.setCheckable(True)
-            item.setChecked(code == self._preferences.current.language)
-            group.addButton(item)
-            row.addWidget(item)
+        choices = (("auto", "As the system"), *languages().items())
+        holder, items = self._choice("language", choices, self._choose_language)
+        _check(items, self._preferences.current.language)
         return 4, label("Language", "body2"), holder, self._language_note
 
-    def _enter(self) -> tuple[Part, ...]:
-        """The choice of what the Enter key does."""
+    def _keyboard(self, on_shortcuts: Callable[[], object]) -> QFrame:
         choices = ((1, "Sends it"), (0, f"New line ({shown('Ctrl+Return')} sends)"))
         holder, self.enter = self._choice(
             "enter", choices, lambda sends: self._on_enter(bool(sends))
         )
         _check(self.enter, self._preferences.current.enter_sends)
-        return 4, label("The Enter key in a message", "body2"), holder
+        return _section(
+            "Keyboard",
+            "",
+            label("The Enter key in a message", "body2"),
+            holder,
+            4,
+            hbox(button("Keyboard shortcuts", "settings-shortcuts", on_shortcuts), STRETCH),
+        )
 
     def _choose_language(self, code: str) -> None:
         self._language_note.show()
@@ -229,11 +219,11 @@ class SettingsView(QWidget):
         self._backend.call("POST", "/cluster/role", body).then(failed=self._backend.report)
 
     def _choice(
-        self, name: str, choices: Sequence[tuple[int, str]], choose: Callable[[int], object]
-    ) -> tuple[QWidget, dict[int, QPushButton]]:
+        self, name: str, choices: Sequence[tuple[_Value, str]], choose: Callable[[_Value], object]
+    ) -> tuple[QWidget, dict[_Value, QPushButton]]:
         """Make a row of buttons of which one is checked; return it, and the button of each value."""
         group, holder = QButtonGroup(self), QWidget()
-        row, items = Flow(holder), dict[int, QPushButton]()
+        row, items = Flow(holder), dict[_Value, QPushButton]()
         for value, text in choices:
             item = button(text, f"{name}-{value}", lambda v=value: choose(v), kind="choice")
             item.setCheckable(True)
@@ -271,7 +261,7 @@ class SettingsView(QWidget):
         self.programs.show_state(state)
 
 
-def _check(items: Mapping[int, QPushButton], value: float) -> None:
+def _check(items: Mapping[_Value, QPushButton], value: object) -> None:
     """Check the choice that holds; none, if the value is not among them."""
     for choice, item in items.items():
         item.group().setExclusive(False)

@@ -10,9 +10,10 @@ from typing import ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, RowsAndState
+from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.pool_cache import PoolCache
 from potluck.engine.caches.session_cache import SessionCache
+from potluck.engine.caches.state_cache import RowsAndState
 from potluck.model.caches import (
     CacheSpec,
     FullCache,

@@ -15,9 +15,7 @@ from torch import Tensor
 from potluck.engine.caches.moved_parts import MovedPart, PartKey
 from potluck.engine.caches.session_cache import SessionCache
 from potluck.errors import InvalidStepError, OutOfMemoryError, format_bytes
-from potluck.model.caches import (
-    MOST_MOVED_BYTES,
-)
+from potluck.model.caches import MOST_MOVED_BYTES
 from potluck.wire.activation_messages import Dtype, TensorHeader
 
 _DTYPES: dict[Dtype, torch.dtype] = {
