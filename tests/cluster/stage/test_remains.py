@@ -12,7 +12,7 @@ from transfer_wire import UnderWay, Wire
 from potluck.cluster.stage.remains import Remains
 from potluck.wire.cache_messages import CacheGivenUp, CacheRows, CacheSent, FetchCache
 
-KEY = "ab" * 16
+KEY = "ab" * 32
 FETCH = FetchCache(epoch=1, session=SESSION, transfer="t", layers=(0, 2), end=9, key=KEY)
 
 
