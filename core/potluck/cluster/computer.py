@@ -110,6 +110,11 @@ class Computer(Protocol):
         ...
 
     @property
+    def on_wifi(self) -> bool:
+        """Whether it says that it is on Wi-Fi."""
+        ...
+
+    @property
     def pause(self) -> str | None:
         """Why it lends nothing, or is about to, after its name; None: it lends, or just goes."""
         ...

@@ -78,6 +78,13 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     heat_c: Annotated[float, Meta(ge=-50, le=200)] | None = None  # of its hottest processor, in °C
 
 
+class Medium(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a computer's connection to its network goes over; empty: its system does not say."""
+
+    kind: Annotated[str, Meta(max_length=16)] = ""  # wifi, cable, vpn, virtual; others may be added
+    mbit: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None  # Mbit/s of a cable
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A node's own description. Its id must be the one of its certificate."""
 
@@ -241,6 +248,7 @@ class Status(Message, frozen=True, tag="status"):
     lent_to: Name | None = None  # the name of another home's master that has the devices
     held: Annotated[tuple[HeldStage, ...], Meta(max_length=16)] = ()  # for the reader's home
     vitals: Vitals | None = None
+    medium: Medium | None = None  # by which the reader is reached
 
 
 class StillNeeded(Message, frozen=True, tag="still_needed"):

@@ -18,6 +18,7 @@ from potluck_app.viewmodels.cluster import Choice, ComputerCard, computer_cards
 from potluck_app.views.home.computer_actions import ComputerActions
 from potluck_app.views.options.about import AboutCard
 from potluck_app.views.options.engine import EnginePart
+from potluck_app.views.options.network import NetworkCard
 from potluck_app.views.options.programs import ProgramsCard
 from potluck_app.views.options.shortcuts import shown
 from potluck_app.views.options.start_box import StartBox
@@ -40,6 +41,22 @@ _CHOICES: tuple[tuple[ThemeChoice, str], ...] = (
     ("auto", "As the system"),
     ("light", "Light"),
     ("dark", "Dark"),
+)
+# What happens when the window is closed; how it is called, and what that means.
+_CLOSING = (
+    (
+        "needed",
+        "Go on while needed",
+        "A download, or a port that programs use, goes on in the tray. Without these, Potluck ends and frees"
+        " its memory.",
+    ),
+    (
+        "tray",
+        "Stay in the tray",
+        "The model stays loaded, and replies go on. On a desktop without a tray, Potluck goes on only while it"
+        " is needed.",
+    ),
+    ("quit", "Quit", "Everything ends. A download goes on when you open Potluck again."),
 )
 # Seconds after which a model is unloaded that nobody asks; 0: never.
 _UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
@@ -73,6 +90,7 @@ class SettingsView(QWidget):
         self._actions = ComputerActions(self, backend, lambda _node, _line: None)
         self._me: ComputerCard | None = None
         self.about = AboutCard(log)
+        self.network = NetworkCard(backend)
         self.programs = ProgramsCard(theme, backend)
         self.engine = EnginePart(backend)
         self.update_card = UpdateCard(theme, backend, on_open_again)
@@ -86,7 +104,8 @@ class SettingsView(QWidget):
             self._unloading(),
             self._downloading(),
             self._sending(),
-            self._network(on_doctor),
+            self.network,
+            self._doctor(on_doctor),
             self.programs,
             self.engine,
             self.update_card,
@@ -177,10 +196,29 @@ class SettingsView(QWidget):
             _line("Identity", self.node_id),
             _line("Version", self.version),
             self.start,
+            *self._closing(),
             4,
             hbox(share, STRETCH),
             then,
         )
+
+    def _closing(self) -> tuple[Part, ...]:
+        """The choice of what happens when the window is closed."""
+        choices = [(number, text) for number, (_, text, _) in enumerate(_CLOSING)]
+        holder, self.closing = self._choice("closing", choices, self._choose_closing)
+        self.closing_means = label("", "meta", wrap=True)
+        self._show_closing()
+        return 4, label("When the window is closed", "body2"), holder, self.closing_means
+
+    def _choose_closing(self, number: int) -> None:
+        self._preferences.change(closing=_CLOSING[number][0])
+        self._show_closing()
+
+    def _show_closing(self) -> None:
+        for number, (value, _, means) in enumerate(_CLOSING):
+            if value == self._preferences.current.closing:
+                _check(self.closing, number)
+                self.closing_means.setText(means)
 
     def _change(self, choice: Choice) -> None:
         """Ask for another name or limit of this computer, as its card does."""
@@ -232,7 +270,7 @@ class SettingsView(QWidget):
             items[value] = item
         return holder, items
 
-    def _network(self, on_doctor: Callable[[], object]) -> QFrame:
+    def _doctor(self, on_doctor: Callable[[], object]) -> QFrame:
         return _section(
             "Doctor",
             "It looks for what keeps your computers from finding each other, such as a firewall or a"
@@ -258,6 +296,7 @@ class SettingsView(QWidget):
             _check(self.unloading, node.idle_unload_s or 0)
             _check(self.downloading, node.download_limit_mb or 0)
             _check(self.sending, node.upload_limit_mbit or 0)
+        self.network.show_state(state)
         self.programs.show_state(state)
 
 
