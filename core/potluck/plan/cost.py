@@ -35,7 +35,13 @@ class ModelShape:
     head_bytes: int  # final norm and lm_head
     picture_bytes: int = 0  # working memory more beside the embedding, where pictures are read
     picture_tokens: float = 0.0  # a picture is as much work as so many tokens in a layer of kind 0
+    tower_bytes: int = 0  # of the vision tower, which is also counted beside the embedding
+    pixel_bytes: int = 0  # of a large picture
+    row_bytes: int = 0  # of what a tower makes of it
     hidden_bytes: int  # one token's hidden state on the wire
+    later_cache_bytes: int = (
+        0  # likewise, beside its layers', of a stage that has not the first layer
+    )
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix
     expert_bytes: tuple[
@@ -67,6 +73,11 @@ class ModelShape:
         """How much of a layer of this kind a rank has whose part of what ranks share is `part`."""
         divided = self.divided[kind] if self.divided else 1.0
         return 1 - divided + divided * part
+
+    @property
+    def viewer_memory(self) -> int:
+        """Bytes of a vision tower without layers."""
+        return self.tower_bytes + self.picture_bytes
 
     @property
     def layer_memory(self) -> tuple[int, ...]:
@@ -130,6 +141,10 @@ class ModelShape:
         further_ms = (tokens - 1) * more_ms / max(1, measured_tokens - 1)
         return decode_ms * self.reading(kinds, tokens) + further_ms
 
+    def picture_ms(self, device: "DeviceCost", measured_tokens: int) -> float:
+        """The time of a large picture in a device's tower: as measured, or by that of a chunk of so many tokens."""
+        return device.picture_ms or self.picture_tokens * device.prefill_ms[0] / measured_tokens
+
     def stage_memory(self, layers: range, *, first: bool, last: bool) -> int:
         memory = self.layer_memory
         return self.ends_memory(first=first, last=last) + sum(
@@ -137,11 +152,12 @@ class ModelShape:
         )
 
     def ends_memory(self, *, first: bool, last: bool) -> int:
-        """Bytes of the first and the last stage besides the layers: embedding, what reads pictures, and head."""
-        reading = self.picture_bytes * first
-        if first and last and self.tied:
-            return reading + max(self.embedding_bytes, self.head_bytes)  # the shared matrix once
-        return reading + self.embedding_bytes * first + self.head_bytes * last
+        """Bytes of a stage besides its layers: embedding and what reads pictures of the first, the head of the last."""
+        if not first:  # it may begin behind layers whose keys and values its own take
+            return self.later_cache_bytes * self.sessions + self.head_bytes * last
+        if last and self.tied:  # the shared matrix once
+            return self.picture_bytes + max(self.embedding_bytes, self.head_bytes)
+        return self.picture_bytes + self.embedding_bytes + self.head_bytes * last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +174,7 @@ class DeviceCost:
     can_rank: bool = True  # it may compute layers together with others
     moves_caches: bool = True  # it sends the caches of prompts to others, and takes them
     is_apart: bool = False  # it has another part, and can have no layers of this plan
+    picture_ms: float = 0.0  # of a large picture in the vision tower; 0: not measured
     is_wide: bool = False  # it holds 32 bits in place of 16: it has no bf16, which the model needs
     on_wifi: bool = False  # its computer says so; False: by a cable, or not known
 

@@ -259,6 +259,7 @@ class StageServer:
             decode_ms=tuple(times.decode_ms for times in profile.kinds.values()),
             prefill_ms=tuple(times.prefill_ms for times in profile.kinds.values()),
             head_ms=profile.head_ms,
+            picture_ms=profile.picture_ms,
             is_wide=self._device.type != "cpu"
             and is_wide(wanted.scheme, self._device, exceeds_f16=config.exceeds_f16),
         )
