@@ -34,7 +34,7 @@ from potluck.wire.messages import Address, Hop, NodeInfo, Purpose, StepFailed
 CHAT = SessionId("chat")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
-KEY = "ab" * 16  # of all plans
+KEY = "ab" * 32  # of all plans
 
 
 class StageNode:

@@ -128,6 +128,6 @@ def sizes_of(
         cache_bytes=lambda tokens: session_bytes(caches, tokens),
         measured_tokens=PROFILE_TOKENS,
         context=context,
-        most_bytes=MOST_MOVED_BYTES if all(spec.moves for spec in caches) else 0,
+        most_bytes=MOST_MOVED_BYTES,
         is_int8=cache == "int8",
     )

@@ -139,6 +139,7 @@ class StageServer:
             compute=self._compute,
             device=self._device,
             tell=self._tell,
+            freed=self._tell_memory,
         )
         self._port = 0  # where other stages connect
         self._tasks = TaskSet()
@@ -184,7 +185,7 @@ class StageServer:
                 self._tasks.spawn(self._answer(message.id, self._load(message)))
             case UnloadStage():
                 self._loader.want(message.id)
-                self._tasks.spawn(self._answer(message.id, self._unload()))
+                self._tasks.spawn(self._answer(message.id, self._unload(message)))
             case TrySums():
                 self._begin_sums(message)
             case EndSums():
@@ -270,8 +271,8 @@ class StageServer:
         self._tell_memory()
         return loaded
 
-    async def _unload(self) -> StageUnloaded:
-        await self._in_force.unload()
+    async def _unload(self, message: UnloadStage) -> StageUnloaded:
+        await self._in_force.unload(leaves_caches=message.leaves_caches)
         self._tell_memory()
         return StageUnloaded()
 
