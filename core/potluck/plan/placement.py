@@ -151,6 +151,7 @@ def make_plan(
         best=best,
         groups=groups,
         untaken=untaken,
+        stays=bool(near),
         chunk_tokens=measured_tokens,
         by_hand=layers is not None,
         alone=tuple(alone.values()),
