@@ -257,6 +257,8 @@ def _stage(
         predicted_ms=sum(device.decode_ms[kind] for kind in kinds) + head_ms,
         head_ms=head_ms,
         prefill_ms=sum(device.prefill_ms[kind] for kind in kinds),
+        token_read_ms=tuple(kinds.count(kind) * ms for kind, ms in enumerate(device.token_read_ms)),
+        chunk_read_ms=tuple(kinds.count(kind) * ms for kind, ms in enumerate(device.chunk_read_ms)),
         memory=memory,
     )
 

@@ -48,7 +48,9 @@ class Preferences:
         if (fastest := best_route(problem, self.stop)) is None:
             return None
         preferred = self.with_tables_at_home(self._staying(problem, groups), groups)
-        route = fastest if preferred is problem else best_route(preferred, self.stop) or fastest
+        found = None if preferred is problem else best_route(preferred, self.stop)
+        routes = (fastest,) if found is None else (found, fastest)  # a search may have been stopped
+        route = min(routes, key=lambda way: route_cost_ms(preferred, way.devices, way.counts))
         return _timed(problem, route, fastest.bound_ms)
 
     def for_pictures(self, problem: Problem, groups: Sequence[RankGroup], best: Route) -> Route:

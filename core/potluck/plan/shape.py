@@ -7,6 +7,7 @@ from potluck.model.caches import cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import working_bytes
 from potluck.model.layers import LayerKind, LayerSpec
+from potluck.model.measured import cached_tokens
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
 from potluck.model.shares import Share, share_layer
 from potluck.model.tensor_formats import in_memory, table_bytes, weight_bytes
@@ -54,6 +55,8 @@ def shape_of(
         expert_bytes=expert_bytes if any(expert_bytes) else (),
         expert_part=1.0 if config.experts is None else config.experts.part,
         disk_bytes=disk_bytes if any(disk_bytes) else (),
+        caches=tuple(config.layers[layer].cache(sizes) for layer in examples),
+        depths=cached_tokens(config),
         shared_disk_bytes=table_bytes(shared),
     )
 

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from math import isfinite
 from typing import TypeAlias
@@ -28,7 +28,8 @@ from potluck.model.config import ModelConfig
 from potluck.model.footprint import usable_memory
 from potluck.model.schemes import Cache, Scheme
 from potluck.plan.correction import Correction
-from potluck.plan.cost import DeviceCost
+from potluck.plan.cost import DeviceCost, ModelShape
+from potluck.plan.depth import chunk_read_ms, token_read_ms
 from potluck.plan.deviation import QUICKER
 from potluck.plan.shape import kinds_of, numbered_kinds, read_bytes, shape_of
 from potluck.wire.measuring_messages import Profile, Profiled
@@ -72,6 +73,7 @@ class _KnownDevice:
         return msgspec.structs.replace(
             self.profile,
             decode_ms=tuple(ms * factor for ms in self.profile.decode_ms),
+            deep_decode_ms=tuple(ms * factor for ms in self.profile.deep_decode_ms),
             head_ms=self.profile.head_ms * factor,
         )
 
@@ -175,13 +177,17 @@ class Measurements:
                 return await self._measure_devices(computer, wanted, config)
 
         everyone = await asyncio.gather(*map(measure, computers))
+        shape = shape_of(config, scheme, context=1, cache=cache)
         devices: list[DeviceCost] = []
         for computer, results in zip(computers, everyone, strict=True):
             profiles = [result for result in results if isinstance(result, Profiled)]
             problems = [result for result in results if isinstance(result, _Problem)]
             if computer is computers[0] and not profiles:
                 raise problems[0].error
-            devices += [device_cost(computer, profile, scheme, working) for profile in profiles]
+            devices += [
+                _with_depth(device_cost(computer, profile, scheme, working), profile, shape)
+                for profile in profiles
+            ]
             for problem in problems:
                 logger.warning("no profile of %s: %s", problem.place, problem.error)
                 left_out(f"{problem.place} is left out: {problem.error.message}")
@@ -376,6 +382,19 @@ def unmeasured_devices(
         for device in {device.id: device for device in computer.devices}.values()
     ]
     return [device_cost(computer, profile, scheme, working) for computer, profile in profiles]
+
+
+def _with_depth(cost: DeviceCost, profile: Profiled, shape: ModelShape) -> DeviceCost:
+    """The same, with what tokens take longer in a long conversation, if the device has measured it."""
+    if not len(profile.decode_ms) == len(profile.deep_decode_ms) == len(profile.deep_prefill_ms):
+        return cost
+    return replace(
+        cost,
+        token_read_ms=token_read_ms(shape, cost.decode_ms, profile.deep_decode_ms, profile.deep),
+        chunk_read_ms=chunk_read_ms(
+            shape, cost.prefill_ms, profile.deep_prefill_ms, profile.deep, PROFILE_TOKENS
+        ),
+    )
 
 
 def device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: int) -> DeviceCost:
