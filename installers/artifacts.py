@@ -239,7 +239,7 @@ def smoke(folder: Path) -> list[str]:
 def _try(name: str, program: list[str], home: Path) -> None:
     """Have a program say its version, and look at the computer as `potluck doctor` does."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    environ |= {"POTLUCK_HOME": str(home), "APPIMAGE_EXTRACT_AND_RUN": "1"}
+    environ["POTLUCK_HOME"] = str(home)
 
     def asked(*words: str) -> str:
         try:
@@ -271,13 +271,6 @@ def _open_deb(package: Path, place: Path) -> list[str]:
     return [_program(place)]
 
 
-def _open_appimage(package: Path, place: Path) -> list[str]:
-    place.mkdir()
-    copied = Path(shutil.copy(package, place))
-    copied.chmod(0o755)
-    return [str(copied)]
-
-
 def _open_dmg(package: Path, place: Path) -> list[str]:
     _run("hdiutil", "attach", "-nobrowse", "-readonly", "-mountpoint", place / "disk", package)
     try:
@@ -293,7 +286,7 @@ def _open_exe(package: Path, place: Path) -> list[str]:
 
 
 _OPENERS: dict[str, dict[str, Callable[[Path, Path], list[str]]]] = {
-    "linux": {".tar.xz": _open_tar, ".deb": _open_deb, ".AppImage": _open_appimage},
+    "linux": {".tar.xz": _open_tar, ".deb": _open_deb},
     "darwin": {".dmg": _open_dmg},
     "win32": {".exe": _open_exe},
 }

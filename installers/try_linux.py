@@ -7,7 +7,8 @@
 fetches its engine from a server that stands for the Internet (the wheels have to be those of the lists), the second has
 no Internet and takes it from the first; then both answer together. `update` has a server of releases offer such a home a newer
 version, made of the same .tar.xz: both computers are updated, and the first one goes back. Then it offers one that does not come
-up, which is left again, and the list before that one, which is refused.
+up, which is left again; the list before that one, which is refused; and the first version again, as makers do who take one back: the
+second computer hears of that from the first, and goes back, too.
 
 Each step is printed with what was measured; the first that fails ends it with status 1. A picture of the
 window is left in the work folder. Needs root for roots and network namespaces, and debootstrap, Xvfb,
@@ -19,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -29,11 +29,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from native.displays import display, is_mapped
 from native.networks import internet, two_networks, until
 from native.project import ROOT, BuildError
 from native.roots import USER, Root, make, run
 from terminal import say
+
+if TYPE_CHECKING:
+    from native.trial_releases import TrialReleases
 
 _ABSENT = ("python3", "python", "cc", "gcc", "pip")
 _PROMPT = "What is a worker?"
@@ -83,7 +88,10 @@ class Trial:
             _expect(
                 "Models, chats, settings and keys of each user stay" in said, "apt says what stays"
             )
-            _expect(not (root.folder / "opt/potluck").exists(), "apt leaves nothing in /opt")
+            root.run("apt-get", "purge", "-y", "potluck", user=None)
+            parts = (root.folder / part for part in ("etc", "opt", "usr", "var/lib"))
+            left = [path for part in parts for path in part.rglob("*potluck*")]
+            _expect(not left, f"nothing is left in the system {left or ''}")
 
     def tarball(self) -> None:
         """The .tar.xz: installed by a user without rights, used, and removed with what shall not stay."""
@@ -134,15 +142,29 @@ class Trial:
             _expect(_version(first) == releases.own, f"it is {releases.own} again")
             self._need_home(first, second)
 
-            releases.publish(releases.broken)
-            said = self._measured("a version that is bad is tried", lambda: _updated(first))
-            _expect("did not start on this computer" in said, "it says so")
-            _expect(_version(first) == releases.own, "the one before is used on")
-            self._need_home(first, second)
+            self._try_bad(first, second, releases)
+            self._take_back(first, second, releases)
 
-            releases.publish(releases.newer)  # who shows it again keeps the next one back
-            said = _updated(first, "check")
-            _expect("Somebody may hold the newer one back" in said, "an old list is refused")
+    def _try_bad(self, first: Root, second: Root, releases: TrialReleases) -> None:
+        """A version that does not come up is left again, and an older list refused."""
+        releases.publish(releases.broken)
+        said = self._measured("a version that is bad is tried", lambda: _updated(first))
+        _expect("did not start on this computer" in said, "it says so")
+        _expect(_version(first) == releases.own, "the one before is used on")
+        self._need_home(first, second)
+
+        releases.publish(releases.newer)  # who shows it again keeps the next one back
+        said = _updated(first, "check")
+        _expect("Somebody may hold the newer one back" in said, "an old list is refused")
+
+    def _take_back(self, first: Root, second: Root, releases: TrialReleases) -> None:
+        """The first version is the newest one again: the second computer, which has another, hears of it and goes back."""
+        releases.take_back()
+        _expect("the newest version" in _updated(first, "check"), f"{releases.own} is the newest")
+        until(lambda: "have taken version" in _known(second), 60, "the second hears of it")
+        self._measured("the second computer goes back", lambda: _updated(second, "back"))
+        _expect(_version(second) == releases.own, f"it is {releases.own} again")
+        self._need_home(first, second)
 
     def _need_home(self, first: Root, second: Root) -> None:
         until(lambda: _members(first) == 2, 90, "both are one home")
@@ -254,13 +276,13 @@ class Trial:
 
     def _see_window(self, root: Root, window: str) -> None:
         """Start the window on a display of its own; measure until it is mapped, and take a picture."""
-        with _display(self._display) as display:
-            words = root.command(window, DISPLAY=display)
+        with display(self._display) as shown:
+            words = root.command(window, DISPLAY=shown)
             begun = time.monotonic()
             with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
                 try:
                     until(
-                        lambda: process.poll() is not None or _is_mapped(display),
+                        lambda: process.poll() is not None or is_mapped(shown),
                         _WINDOW_S,
                         "the window opens, or ends",
                     )
@@ -268,7 +290,7 @@ class Trial:
                     say(f"  window after {time.monotonic() - begun:.2f} s")
                     picture = self._work / f"window-{self._suite}-{root.folder.name}.png"
                     time.sleep(3)  # for the picture alone: until the node has said what it knows
-                    run("import", "-display", display, "-window", "root", str(picture))
+                    run("import", "-display", shown, "-window", "root", str(picture))
                     say(f"  a picture: {picture}")
                 finally:
                     process.terminate()
@@ -324,6 +346,11 @@ def _updated(root: Root, action: str = "install") -> str:
     return said
 
 
+def _known(root: Root) -> str:
+    """What a computer says of newer versions."""
+    return root.run("potluck", "update")
+
+
 def _version(root: Root) -> str:
     return root.run("potluck", "--version").split()[-1]
 
@@ -338,30 +365,6 @@ def _members(root: Root) -> int:
     """Return how many computers of its home a computer reaches, itself included."""
     found = json.loads(root.run("potluck", "devices", "--json"))
     return sum(computer["paired"] and computer["online"] for computer in found)
-
-
-def _is_mapped(display: str) -> bool:
-    """Return whether a window of class Potluck is seen; Qt has others, of one pixel and no class."""
-    ask = ["xwininfo", "-display", display]
-    tree = subprocess.run([*ask, "-root", "-tree"], capture_output=True, text=True).stdout
-    found = re.search(r'^ +(0x[0-9a-f]+) .*"Potluck"\) ', tree, re.MULTILINE)
-    if found is None:
-        return False
-    one = subprocess.run([*ask, "-id", found[1]], capture_output=True, text=True)
-    return "IsViewable" in one.stdout
-
-
-@contextmanager
-def _display(number: int) -> Iterator[str]:
-    """An X server without a screen. Its abstract socket is seen in every root."""
-    words = ["Xvfb", f":{number}", "-screen", "0", "1280x800x24", "-ac", "-nolisten", "tcp"]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
-        try:
-            socket = Path(f"/tmp/.X11-unix/X{number}")  # noqa: S108 - X's own place
-            until(socket.exists, 20, "the X server starts")
-            yield f":{number}"
-        finally:
-            server.terminate()
 
 
 def _size(folder: Path) -> int:

@@ -1,6 +1,6 @@
 """What the planner makes of homes of several computers that are as fast as this one: `python tests/bench_homes.py`. Not a test.
 
-    --shape llama-8b        of `model/shapes.py`
+    --shape llama-8b        of `model/shapes/`
     --scheme int4
     --memory 16             GB that each computer lends
     --computers 2,4,8
@@ -23,7 +23,7 @@ from potluck.engine.device import set_threads
 from potluck.engine.profile import profile_layers
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.plan.cost import DeviceCost, HopCost, LinkCost
 from potluck.plan.placement import make_plan
 from potluck.plan.prefill import best_chunk, time_to_first_token_ms

@@ -57,7 +57,7 @@ from potluck.ids import SessionId
 from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
-from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
+from potluck.model.shapes.table import DEFAULT_SHAPE, SHAPES
 from potluck.wire.activation_messages import Sampling
 from potluck.wire.measuring_messages import Profile
 

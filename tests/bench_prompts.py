@@ -1,6 +1,6 @@
 """How true the planner's times of long prompts and deep tokens are: `python tests/bench_prompts.py`. Not a test.
 
-    --shapes qwen-0.5b=24,…   of `model/shapes.py`, each with its first so many layers, so that large models fit
+    --shapes qwen-0.5b=24,…   of `model/shapes`, each with its first so many layers, so that large models fit
     --scheme int4             how weights are held
     --cache full              how keys and values are
     --prompts 500,2000,8000   tokens
@@ -25,7 +25,7 @@ from potluck.engine.profile import profile_layers
 from potluck.engine.stage import Stage
 from potluck.ids import NodeId, SessionId
 from potluck.model.config import ModelConfig
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.plan.cost import LOCAL_HOP_MS, DeviceCost
 from potluck.plan.depth import chunk_read_ms, token_after_ms, token_read_ms
 from potluck.plan.placement import make_plan

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.settings import Folders, Settings, save_settings
 
 CORE = Path(__file__).parents[1] / "core"

@@ -1,6 +1,6 @@
 """What ranks gain: `python tests/bench_ranks.py` (Linux). Not a test.
 
-    --shape qwen-0.5b     one of `model/shapes.py`, with random weights
+    --shape qwen-0.5b     one of `model/shapes/`, with random weights
     --layers 8            of it
     --scheme int4
     --rounds 5            of all, in turns; medians count
@@ -91,7 +91,7 @@ def compute(given: argparse.Namespace) -> None:
     from potluck.engine.stage import Stage
     from potluck.ids import SessionId
     from potluck.model.config import ModelConfig
-    from potluck.model.shapes import SHAPES
+    from potluck.model.shapes.table import SHAPES
     from potluck.model.shares import Share, rank_config
 
     torch.set_num_threads(1)

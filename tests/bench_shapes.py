@@ -27,7 +27,7 @@ from potluck.engine.loading.weights import random_weights
 from potluck.engine.measuring import StageMeter
 from potluck.engine.stage import Stage
 from potluck.model.config import ModelConfig
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 LAYERS = {
     "llama-1b": 16,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from potluck import __version__
 from potluck.api.values.schema import ClusterState
 from potluck_app import wording
 
@@ -68,8 +69,9 @@ def homepage() -> str | None:
 def system_lines(state: ClusterState | None, qt_version: str) -> list[str]:
     """Return the versions, the system, and the devices of this computer."""
     me = state.me if state is not None else None
+    runs = state.node.version if state is not None else __version__
     return [
-        f"Potluck {state.node.version if state is not None else version()}",
+        f"Potluck {__version__}" + (f", in the background {runs}" if runs != __version__ else ""),
         f"Python {platform.python_version()}, Qt {qt_version}",
         system_line(platform.uname(), _release(), platform.mac_ver()[0]),
         wording.devices_line(me) or "devices not known",
@@ -144,14 +146,6 @@ def engine_line() -> str:
         return "The engine is not installed."
     made = next((words for start, words in _VARIANTS if variant.startswith(start)), "as published")
     return f"PyTorch {number}, {made}{f' ({variant})' if variant else ''}"
-
-
-def version() -> str:
-    """Return the version of the installed package."""
-    try:
-        return metadata.version("potluck")
-    except metadata.PackageNotFoundError:
-        return "from a checkout"
 
 
 def report(state: ClusterState | None, qt_version: str, log: Path) -> str:

@@ -3,7 +3,8 @@
 When the chat window closes, it stops to hold the node. The node then frees the memory of an unused
 model at once; another window or program may still use the model. Where something goes on without it
 (a port for other programs, a download), and for a computer that lends, the window hides in the tray,
-or asks if the desktop has none; only Quit ends that.
+or asks if the desktop has none; only Quit ends that. Its owner may have chosen that the chat window
+always hides in the tray, or always quits.
 """
 
 from __future__ import annotations
@@ -192,8 +193,16 @@ class Application(QObject):
 
     def _on_main_close(self) -> bool:
         """Return whether the chat window may close. If something goes on without it, that is said."""
-        state = self.backend.live_state
+        state, closing = self.backend.live_state, self.preferences.current.closing
         rest = going_on(state)
+        if closing == "quit" and not self._is_ending:
+            self._quit_all()
+            return True
+        if closing == "tray" and not self._is_ending and self._place.is_available():
+            self._place.take(
+                lends=False
+            )  # it still holds the node: the model stays, and replies go on
+            return True
         if not rest or self._is_ending:
             self.leave()
             return True
@@ -358,8 +367,9 @@ class Application(QObject):
             self.backend.set_role(worker=True).then(failed=self.backend.report)
 
     def _is_hidden_for_nothing(self, state: ClusterState | None) -> bool:
-        """Whether the chat window is hidden in the tray, and nothing goes on without it any more."""
-        return self.main is not None and self.tray is not None and not going_on(state)
+        """Whether the chat window is hidden in the tray while it is needed, and nothing goes on any more."""
+        is_hidden = self.main is not None and self.tray is not None
+        return is_hidden and self.preferences.current.closing != "tray" and not going_on(state)
 
     def _end_if_done(self) -> None:
         if self._is_hidden_for_nothing(self.backend.live_state):

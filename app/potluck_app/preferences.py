@@ -24,6 +24,7 @@ class Preferences(Struct, frozen=True, kw_only=True):
     language: str = "auto"  # or a code, such as "de"
     text_size: int = 14  # pixels of running text
     enter_sends: bool = True  # else it begins a new line, and Ctrl+Enter sends
+    closing: Literal["needed", "tray", "quit"] = "needed"  # what goes on when the window is closed
     advanced: bool = False  # whether the options of a chat are all shown
     width: int = 1180
     height: int = 760

@@ -25,9 +25,14 @@ def asset(*parts: str) -> Path:
 
 
 @lru_cache(maxsize=512)
-def pixmap(name: str, color: str, size: int, scale: float = 1.0, gap: int = 0) -> QPixmap:
-    """Draw an icon in one colour, `size` logical pixels high, and wider than high by `gap`."""
-    picture = QPixmap(_render(name, round(size * scale), round(gap * scale)))
+def pixmap(
+    name: str, color: str, size: int, scale: float = 1.0, gap: int = 0, cut: int = 0
+) -> QPixmap:
+    """Draw an icon in one colour, `size` logical pixels high, and wider than high by `gap`.
+
+    `cut` pixels are left out on both sides: those of a narrow sign that are empty.
+    """
+    picture = QPixmap(_render(name, round(size * scale), round(gap * scale), round(cut * scale)))
     painter = QPainter(picture)
     painter.setCompositionMode(QPainter.CompositionMode.CompositionMode_SourceIn)
     painter.fillRect(picture.rect(), QColor(color))
@@ -38,14 +43,20 @@ def pixmap(name: str, color: str, size: int, scale: float = 1.0, gap: int = 0) -
 
 @lru_cache(maxsize=512)
 def icon(
-    name: str, color: str, size: int = 20, *, disabled: str | None = None, gap: int = 0
+    name: str,
+    color: str,
+    size: int = 20,
+    *,
+    disabled: str | None = None,
+    gap: int = 0,
+    cut: int = 0,
 ) -> QIcon:
     """Return an icon in one colour, and in another colour for disabled buttons."""
     result = QIcon()
     for scale in _SCALES:
-        result.addPixmap(pixmap(name, color, size, scale, gap), QIcon.Mode.Normal)
+        result.addPixmap(pixmap(name, color, size, scale, gap, cut), QIcon.Mode.Normal)
         if disabled is not None:
-            result.addPixmap(pixmap(name, disabled, size, scale, gap), QIcon.Mode.Disabled)
+            result.addPixmap(pixmap(name, disabled, size, scale, gap, cut), QIcon.Mode.Disabled)
     return result
 
 
@@ -67,13 +78,13 @@ def introduce(program: QApplication) -> None:
 
 
 @lru_cache(maxsize=128)
-def _render(name: str, pixels: int, gap: int = 0) -> QPixmap:
+def _render(name: str, pixels: int, gap: int = 0, cut: int = 0) -> QPixmap:
     renderer = QSvgRenderer(str(asset("icons", f"{name}.svg")))
     assert renderer.isValid(), f"no icon {name}"
-    picture = QPixmap(pixels + gap, pixels)
+    picture = QPixmap(pixels + gap - 2 * cut, pixels)
     picture.fill(Qt.GlobalColor.transparent)
     painter = QPainter(picture)
     painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-    renderer.render(painter, QRectF(0, 0, pixels, pixels))
+    renderer.render(painter, QRectF(-cut, 0, pixels, pixels))
     painter.end()
     return picture

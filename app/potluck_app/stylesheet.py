@@ -54,6 +54,17 @@ QMenu::item:selected {{ background: {t.accent_soft}; color: {t.text}; }}
 QMenu::item:disabled {{ color: {t.text3}; }}
 QMenu::separator {{ height: 1px; background: {t.border}; margin: 6px 4px; }}
 QMenu::icon {{ padding-left: 8px; }}
+QMenu::indicator {{ width: 16px; height: 16px; background: transparent; border: none; }}
+QComboBox {{
+    background: {t.surface}; color: {t.text}; border: 1px solid {t.border_strong}; border-radius: 8px;
+    padding: 0 10px; min-height: 33px;
+}}
+QComboBox::drop-down {{ border: none; width: 24px; }}
+QComboBox::down-arrow {{ image: none; }}
+QHeaderView::section {{
+    background: {t.surface}; color: {t.text2}; border: none; border-bottom: 1px solid {t.border};
+    padding: 4px 6px; font-size: 12px;
+}}
 """
 
 

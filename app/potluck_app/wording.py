@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import Sequence
 
+from potluck.api.values.network import Medium, MediumKind
 from potluck.api.values.schema import ClusterState, Computer, ModelState, Transfer
 from potluck.api.values.vitals import Vitals
 
@@ -28,6 +29,7 @@ _ROOT = re.compile(r"(?<![\w:/\\.])[/\\](?=\w)")  # the sign with which a path b
 _ITEM = 17  # characters of what stands between two `·`; a longer one may have to be broken
 _NO_BREAK = "\u00a0"  # a space at which no line ends
 _JOINER = "\u2060"  # without width; no line ends at it
+_MEDIA = {"wifi": "Wi-Fi", "cable": "Cable", "vpn": "VPN"}
 _PRECISIONS = {
     "f32": "32 bits",
     "bf16": "16 bits",
@@ -66,6 +68,11 @@ def rate(bytes_per_s: float) -> str:
         value = bits / 1e9
         return f"{value:.0f} Gbit/s" if abs(value - round(value)) < 0.06 else f"{value:.1f} Gbit/s"
     return f"{bits / 1e6:.0f} Mbit/s"
+
+
+def medium(kind: MediumKind) -> str:
+    """Return what a network goes over; nothing if the system does not say, or if it is a virtual one."""
+    return _MEDIA.get(kind, "")
 
 
 def duration(seconds: float) -> str:
@@ -176,8 +183,15 @@ def hardware_line(computer: Computer) -> str:
 
 
 def link_line(computer: Computer) -> str:
-    """Return the link of a computer: `420 Mbit/s · 3 ms`."""
-    return link(computer.bytes_per_s, computer.rtt_ms)
+    """Return what goes over the link of a computer, and how fast: `Wi-Fi · 420 Mbit/s · 3 ms`."""
+    measured = "" if computer.is_self else link(computer.bytes_per_s, computer.rtt_ms)
+    return " · ".join(filter(None, (medium_line(computer.medium), measured)))
+
+
+def medium_line(seen: Medium) -> str:
+    """Return what a computer's link goes over, and the speed of a cable: `Cable (1 Gbit/s)`."""
+    title = medium(seen.kind)
+    return title if seen.mbit is None or not title else f"{title} ({rate(seen.mbit * 1e6 / 8)})"
 
 
 def link(bytes_per_s: float | None, rtt_ms: float | None) -> str:

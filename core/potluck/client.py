@@ -18,7 +18,7 @@ import msgspec
 
 from potluck.api.v1.answer_shapes import ChatChunk
 from potluck.api.v1.request_shapes import ChatCompletionRequest, StreamOptions
-from potluck.api.values import benching, doctor, engine, hub, schema, update, weights
+from potluck.api.values import benching, doctor, engine, hub, network, schema, update, weights
 from potluck.api.values.errors import ApiError, ApiErrorBody, Error, ErrorBody
 from potluck.api.values.pairing import (
     Invite,
@@ -156,6 +156,9 @@ class Client:
 
     def set_role(self, request: schema.RoleRequest) -> None:
         self._request("POST", "/cluster/role", request)
+
+    def change_network(self, request: network.NetworkRequest) -> None:
+        self._request("POST", "/cluster/network", request)
 
     # --- models
 

@@ -20,6 +20,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from potluck.api.values.network import LOWEST_PORT, ChosenInterfaces
 from potluck.api.values.politeness import Rules
 from potluck.errors import UsageError
 from potluck.files import locked, write_atomically
@@ -221,6 +222,10 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether caches of conversations are kept on disk, so that a long one goes on quickly after a restart."""
     engine_index: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
     """A package index (PEP 503) that the engine is fetched from, such as a mirror; None: where this release says."""
+    interfaces: ChosenInterfaces = ()
+    """Names of the network interfaces that are used; none: all of them."""
+    port: Annotated[int, Meta(ge=LOWEST_PORT, le=65535)] | None = None
+    """At which other computers reach this one; None: 47777 if it is free, else any."""
     updates: bool = False
     """Whether Potluck asks the Internet each day for a newer version, and follows its main computer to one."""
     worker: bool = False  # the role when the node last ended

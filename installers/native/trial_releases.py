@@ -58,6 +58,11 @@ class TrialReleases:
         """Have the server show the list that names this version as the newest."""
         (self.folder / _LIST).write_bytes(self._lists[version])
 
+    def take_back(self) -> None:
+        """Have the server show a list that names the first version again, and is later than all others."""
+        self._release(self.own, self.package)
+        self.publish(self.own)
+
     def _pack(self, version: str) -> Path:
         """Pack the tree as a version; the one that is broken is packed last, since it stays so."""
         site = next((self._base / "tree" / "python" / "lib").glob("python3*/site-packages"))

@@ -1,9 +1,10 @@
 """The invented home of the pictures: its computers, its model, and what it says in each state."""
 
 from msgspec.structs import replace
-from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER, WITHOUT_MAC
+from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER, WITHOUT_MAC, WITHOUT_OLD
 
 from potluck.api.values.engine import Engine
+from potluck.api.values.network import Interface, Medium, Network
 from potluck.api.values.pairing import Pairing, PairingState
 from potluck.api.values.schema import (
     ClusterState,
@@ -55,7 +56,8 @@ PLAN = PlanView(
     " A token takes 102 ms of computing and 20 ms on the links.\n"
     "Living-room PC has layers 0 to 33: it is the fastest, and its memory holds no more.\n"
     "MacBook Air has layers 34 to 51: its memory holds no more.\n"
-    "Old laptop has layers 52 to 63: the faster ones are full.",
+    "Old laptop has layers 52 to 63: the faster ones are full.\n"
+    "MacBook Air and Old laptop are on Wi-Fi: with cables a token would take about 106 ms instead of 122 ms.",
 )
 
 
@@ -69,6 +71,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
     old: dict[str, object] = {
         "bytes_per_s": 11.2e6,
         "rtt_ms": 6.0,
+        "medium": Medium(kind="wifi"),
         "layers": (52, 64),
         "state": "running",
     }
@@ -83,6 +86,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             _device("cuda", "RTX 3060", 12, 11.2),
             is_self=True,
             paired=False,
+            medium=Medium(kind="cable", mbit=1000),
             state="running",
             layers=(0, 34),
             memory_lent=int(9.8 * GB),
@@ -94,6 +98,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             _device("mps", "Apple M2", 16, 10),
             bytes_per_s=52e6,
             rtt_ms=3.0,
+            medium=Medium(kind="wifi"),
             state="running",
             layers=(34, 52),
             memory_lent=int(5.2 * GB),
@@ -111,6 +116,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             detail="It is being used for a game or a film.",
             bytes_per_s=117e6,
             rtt_ms=0.3,
+            medium=Medium(kind="cable", mbit=1000),
         ),
         Computer(node_id=STUDY, name="Study PC", joinable=True, online=True, state="pairing"),
     )
@@ -143,12 +149,24 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             role="master",
             home_id=ME,
             idle_unload_s=1800.0,
+            network=NETWORK,
         ),
         computers=computers,
         model=model,
         transfers=(transfer,) if streaming else (),
         pairings=(pairing,),
     )
+
+
+NETWORK = Network(
+    interfaces=(
+        Interface(name="enp3s0", medium="cable", mbit=1000, addresses=("192.168.1.20",)),
+        Interface(name="wlp2s0", medium="wifi", addresses=("192.168.1.23",)),
+        Interface(name="wg0", medium="vpn", addresses=("10.8.0.2",)),
+        Interface(name="docker0", medium="virtual", addresses=("172.17.0.1",)),
+    ),
+    port=47777,
+)
 
 
 def generating(state: ClusterState, *, waiting: int = 0) -> ClusterState:
@@ -314,13 +332,20 @@ def without_old_laptop() -> ClusterState:
     """Return the state after a computer stopped answering: the others have taken its layers."""
     state = home()
     lost = "It is off, asleep or on another network."
+    now: dict[str, dict[str, object]] = {
+        ME: {"layers": (0, 38), "memory_lent": int(11.0 * GB)},
+        MAC: {"layers": (38, 64), "memory_lent": int(7.5 * GB), "spare": None},
+    }
     computers = tuple(
         replace(c, state="lost", online=False, detail=lost, layers=None, memory_lent=0, devices=())
         if c.node_id == OLD
-        else c
+        else replace(c, **now.get(c.node_id, {}))
         for c in state.computers
     )
-    return replace(state, computers=computers)
+    stages = (_stage("Living-room PC", ME, 0, 38), _stage("MacBook Air", MAC, 38, 64))
+    plan = replace(PLAN, stages=stages, predicted_tokens_per_s=7.6, explanation=WITHOUT_OLD)
+    model = replace(state.model, plan=plan, tokens_per_s=7.4)
+    return replace(state, computers=computers, model=model)
 
 
 def pairing(state: ClusterState, step: PairingState) -> ClusterState:

@@ -77,11 +77,16 @@ WITHOUT_MAC = (
     " computing and 12 ms on the links.\nLiving-room PC has layers 0 to 51: it is the fastest, and its memory"
     " holds no more.\nOld laptop has layers 52 to 63: the faster ones are full."
 )
+WITHOUT_OLD = (
+    "Living-room PC and MacBook Air work together: about 7.6 tokens/s for one user. A token takes 126 ms of"
+    " computing and 6.0 ms on the links.\nLiving-room PC has layers 0 to 37: it is the fastest, and its memory"
+    " holds no more.\nMacBook Air has layers 38 to 63: the faster one is full."
+)
 NOT_STARTED = (
     "Potluck could not be started in the background. An error of its own ended it. More is in"
     " /home/anna/.local/state/potluck."
 )
-MISSING = Engine(phase="missing", message="", variant="cpu", version="2.9.1", nbytes=190 * 10**6)
+MISSING = Engine(phase="missing", message="", variant="cpu", version="2.13.0", nbytes=190 * 10**6)
 READY = replace(MISSING, phase="ready", message=SAYS["ready"])
 FETCHING = replace(MISSING, phase="fetching", done=71 * 10**6, source="MacBook Air")
 

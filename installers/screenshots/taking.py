@@ -68,6 +68,6 @@ def _take(folder: Path, name: str, theme: Theme, size: QSize) -> tuple[Path, lis
         path = folder / f"{name}-{theme.choice}-{scale}-{width}.png"
         if not picture.save(str(path)):
             raise OSError(f"{path} could not be written")
-        result = path, faults(shown), isinstance(shown, QMainWindow)
+        result = path, faults(shown, picture.toImage()), isinstance(shown, QMainWindow)
         stage.strike()
     return result

@@ -119,9 +119,9 @@ TOO_LONG = Message(
     text="",
     status="failed",
     error=ContextExceededError(
-        "the conversation has 39400",
+        "the conversation has 2132",
         "Shorten it, start a new conversation, or load the model with a larger context.",
-        context=32768,
+        context=2048,
     ).message,
     code="context_length_exceeded",
 )

@@ -10,6 +10,7 @@ from PySide6.QtWidgets import QLabel, QPushButton
 from pytestqt.qtbot import QtBot
 from scripted_window import home
 
+from potluck import __version__
 from potluck_app import about
 from potluck_app.views.options.about import AboutCard
 
@@ -41,7 +42,8 @@ def test_every_package_that_is_used_has_its_licence() -> None:
 def test_a_report_has_versions_devices_and_the_log(log: Path) -> None:
     text = about.report(home(), "6.11", log)
 
-    assert re.search(r"^Potluck 0\.1$", text, re.MULTILINE)
+    version = re.escape(__version__)  # of the window; the node in the background has another
+    assert re.search(rf"^Potluck {version}, in the background 0\.1$", text, re.MULTILINE)
     assert "Some CPU · 16 GB memory" in text
     assert "node is up node=1111 port=47777" in text
 

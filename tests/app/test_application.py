@@ -126,6 +126,65 @@ def test_what_goes_on_without_the_window_is_said_in_the_tray(
     assert server.backend.stopped.is_set()
 
 
+def closed(make: Make, qtbot: QtBot, choice: str, *, tray: bool) -> Application:
+    """Return a program whose window is closed while nothing goes on; `choice` was made for that."""
+    application = make(tray=tray)
+    application.preferences.change(mode="master", closing=choice)
+    application.start()
+    qtbot.waitUntil(lambda: application.backend.live_state is not None)
+    assert application.main is not None
+    application.main.close()
+    return application
+
+
+def test_a_window_that_is_to_stay_in_the_tray_does_so_and_holds_the_node(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = closed(make, qtbot, "tray", tray=True)
+    assert application.main is not None
+    assert application.tray is not None
+    assert not application.main.isVisible()
+    assert application.tray.status.text() == "Potluck is ready."
+    shown = qtbot.waitSignal(application.backend.state_changed)
+    with qtbot.assertNotEmitted(application.ended), shown:  # a state in which nothing goes on
+        server.update(hint="Nobody is there.")
+    assert not server.backend.released.is_set()
+
+    application.tray.open.trigger()
+    assert application.main.isVisible()
+    application.main.close()
+    assert application.tray is not None
+    with qtbot.waitSignal(application.ended):
+        application.tray.quit.trigger()
+    assert server.backend.stopped.is_set()
+
+
+def test_where_there_is_no_tray_to_stay_in_the_window_ends(make: Make, qtbot: QtBot) -> None:
+    application = make(tray=False)
+    application.preferences.change(mode="master", closing="tray")
+    application.start()
+    assert application.main is not None
+    with qtbot.waitSignal(application.ended):
+        application.main.close()
+
+
+def test_a_window_that_is_to_quit_ends_all_that_goes_on_without_a_question(
+    make: Make, server: Server, qtbot: QtBot
+) -> None:
+    application = make(tray=True)
+    application.preferences.change(mode="master", closing="quit")
+    application.start()
+    server.update(listeners=(Listener(host="127.0.0.1", port=8000),))
+    backend = application.backend
+    qtbot.waitUntil(lambda: backend.state is not None and bool(backend.state.listeners))
+    assert application.main is not None
+    with qtbot.waitSignal(application.ended):
+        application.main.close()
+
+    assert application.tray is None
+    assert server.backend.stopped.is_set()
+
+
 def test_a_hidden_window_ends_when_nothing_goes_on_any_more(
     make: Make, server: Server, qtbot: QtBot
 ) -> None:

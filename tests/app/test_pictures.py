@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtGui import QIcon, QImage, QPixmap
-from PySide6.QtWidgets import QHBoxLayout, QPushButton, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
+from screenshots.contrast import contrast
 from screenshots.faults import faults
 from screenshots.scenes import SCENES
+
+from potluck_app.views.widgets.boxes import hbox, vbox
 
 HANG_S = 600  # ends a hang: all pictures take a minute, and some minutes on a busy machine
 
@@ -78,6 +81,7 @@ def test_a_button_with_an_icon_beside_one_without_is_named(qtbot: QtBot) -> None
     qtbot.addWidget(row)
     layout = QHBoxLayout(row)
     for button in (QPushButton(QIcon(pixmap), "Add"), QPushButton("Cancel"), QPushButton("Help")):
+        button.setFixedHeight(32)
         layout.addWidget(button)
     row.show()
 
@@ -85,6 +89,76 @@ def test_a_button_with_an_icon_beside_one_without_is_named(qtbot: QtBot) -> None
         "Add: has an icon, and 'Cancel' beside it has none",
         "Add: has an icon, and 'Help' beside it has none",
     ]
+
+
+def test_buttons_of_unequal_height_in_a_row_are_named(qtbot: QtBot) -> None:
+    row = QWidget()
+    qtbot.addWidget(row)
+    tall = QPushButton("Save")
+    tall.setFixedHeight(60)
+    hbox(tall, QPushButton("Cancel"), parent=row)
+    row.show()
+
+    assert faults(row) == ["Save: is not as high as 'Cancel' beside it"]
+
+
+def test_widgets_that_lie_over_each_other_are_named(qtbot: QtBot) -> None:
+    page = QWidget()
+    qtbot.addWidget(page)
+    page.resize(300, 100)
+    for text, x in (("Name", 0), ("Address", 20), ("Key", 200)):
+        label = QLabel(text, page)
+        label.setGeometry(x, 0, 60, 20)
+    page.show()
+
+    assert faults(page) == ["Name: overlaps 'Address'"]
+
+
+def test_a_card_with_room_between_its_lines_is_named(qtbot: QtBot) -> None:
+    card = QFrame()
+    card.setProperty("card", "true")
+    card.setObjectName("card")
+    text = QLabel("Some words that go on in the next line. " * 3)
+    text.setWordWrap(True)
+    vbox(text, parent=card)
+    window = QWidget()
+    qtbot.addWidget(window)
+    card.setParent(window)
+    window.resize(300, 400)
+    card.setGeometry(0, 0, 300, 100 + text.heightForWidth(300))
+    window.show()
+    assert faults(window) == ["card: is higher than what is in it"]
+
+    card.setGeometry(0, 0, 300, text.heightForWidth(300))
+    assert faults(window) == []
+
+
+@pytest.mark.parametrize(("color", "is_pale"), [("#16181D", False), ("#C8CCD4", True)])
+def test_text_that_is_too_pale_is_named(qtbot: QtBot, color: str, is_pale: bool) -> None:
+    page = QWidget()
+    qtbot.addWidget(page)
+    text = QLabel("Ready to join")
+    text.setObjectName("state")
+    text.setStyleSheet(f"color: {color}; background: #FAFAFB")
+    off = QPushButton("Add")
+    off.setEnabled(False)  # what is off may be pale
+    vbox(text, off, parent=page)
+    page.show()
+
+    found = faults(page, page.grab().toImage())
+
+    assert [line.partition(": has a contrast of ")[0] for line in found] == ["state"] * is_pale
+
+
+def test_black_on_white_has_the_highest_contrast_and_one_colour_the_lowest() -> None:
+    picture = QImage(20, 20, QImage.Format.Format_RGB32)
+    picture.fill(0xFFFFFF)
+    assert contrast(picture) == pytest.approx(1)
+
+    for x in range(4):
+        picture.setPixel(x, 5, 0x000000)
+
+    assert contrast(picture) == pytest.approx(21)
 
 
 def test_each_width_and_scale_has_a_picture_of_its_size(tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_a_chat_that_is_too_long_goes_on_in_a_new_one_with_a_summary(
     long = "The study has a fast computer. " * 2000
     real.chat.composer.text.setPlainText(long)
     qtbot.mouseClick(real.chat.composer.button, LEFT)
-    until(qtbot, lambda: "longer than the context" in real.chat.advice.text)
+    until(qtbot, lambda: real.chat.advice.text == "What would you like to do?")
 
     click(real, "advice-summary", qtbot)
     until(qtbot, lambda: real._chat.shown_id is None)
@@ -246,7 +246,7 @@ def too_long(window: MainWindow, qtbot: QtBot, text: str) -> None:
     """Send a message that is longer than the context, and wait for what can be done about it."""
     window.chat.composer.text.setPlainText(text)
     qtbot.mouseClick(window.chat.composer.button, LEFT)
-    until(qtbot, lambda: "longer than the context" in window.chat.advice.text)
+    until(qtbot, lambda: window.chat.advice.text == "What would you like to do?")
 
 
 def test_a_message_that_is_too_long_may_be_shortened_in_a_new_chat(

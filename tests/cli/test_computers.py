@@ -62,6 +62,7 @@ def test_devices_as_json_have_exactly_these_fields(
         ],
         "rtt_ms": 0.5,
         "bytes_per_s": 1.1e8,
+        "medium": {"kind": "", "mbit": None},
         "spare": None,
     }
     assert mine["address"] is None

@@ -27,7 +27,7 @@ def air() -> Iterator[Air]:
     air = Air()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(node_parts, "Discovery", air.discovery)
-        patch.setattr(presence, "own_interfaces", frozenset)
+        patch.setattr(node_parts, "own_interfaces", frozenset)
         patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))
         yield air
 

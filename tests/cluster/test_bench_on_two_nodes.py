@@ -10,7 +10,7 @@ from potluck.api.values.benching import BenchRequest
 from potluck.api.values.schema import PlanRequest
 from potluck.cluster.node import Node
 from potluck.errors import UsageError
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 

@@ -9,6 +9,7 @@ from fake_cluster import FakeComputer, FakeComputers, devices, failing, run, unt
 from msgspec import structs
 from packing_engine import Workplace
 
+from potluck.api.values.network import Medium
 from potluck.api.values.schema import Computer, ModelState, PlanRequest
 from potluck.api.values.vitals import Vitals
 from potluck.cluster.events import ComputerLost, Events, ModelChanged
@@ -75,7 +76,13 @@ class Home:
         self.found: list[Found] = []
         self.worker = cast("Any", SimpleNamespace(reason=None, lease=None, vitals=Vitals()))
         self.slower: dict[NodeId, float] = {}
-        attributes = (("is_paused", False), ("lent_to", None), ("pause", None), ("vitals", None))
+        attributes = (
+            ("is_paused", False),
+            ("lent_to", None),
+            ("pause", None),
+            ("vitals", None),
+            ("medium", Medium()),
+        )
         for attribute, value in attributes:
             setattr(self.laptop, attribute, value)
         cast("Any", self.laptop).link = SimpleNamespace(rtt_s=None)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from potluck.api.values.doctor import Finding
+from potluck.api.values.network import Network
 from potluck.doctor.diagnosis import diagnose
 from potluck.doctor.facts import (
     Adapter,
@@ -90,6 +91,35 @@ def test_several_networks_are_no_trouble_while_a_computer_is_connected() -> None
     assert codes("network", adapters=both, peers=(replace(LAPTOP, is_connected=True),)) == [
         "network_ok"
     ]
+
+
+# --- what was chosen
+
+
+def chosen(**values: Any) -> Running:
+    return Running(version="1.0", protocols=(1,), network=Network(port=47777, **values))
+
+
+def test_a_choice_of_networks_is_told_beside_the_networks() -> None:
+    assert codes("network", running=chosen(chosen=("eth0",))) == ["network_ok", "network_chosen"]
+    assert codes("network", running=chosen()) == ["network_ok"]
+
+
+def test_a_chosen_network_that_is_not_there_is_a_warning() -> None:
+    running = chosen(chosen=("eth0", "usb0"), missing=("usb0",))
+    gone, *_ = said("network", running=running)
+
+    assert gone.code == "network_chosen_gone"
+    assert gone.sentence == "You have chosen usb0 for Potluck, and it is not there now."
+
+
+def test_a_chosen_port_that_is_taken_is_a_warning() -> None:
+    running = chosen(fixed_port=48000, port_problem="It is taken.")
+    taken, *_ = said("network", running=running)
+
+    assert taken.code == "network_port_taken"
+    assert "48000" in taken.sentence
+    assert "47777" in taken.sentence
 
 
 # --- multicast

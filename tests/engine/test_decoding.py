@@ -19,7 +19,8 @@ from potluck.engine.layers.attention import Step
 from potluck.engine.layers.blocks import LayerRun, Run
 from potluck.engine.layers.rotary import Rotary
 from potluck.engine.loading.stage_weights import StageWeights
-from potluck.model.caches import CacheSizes, KeysAndValues
+from potluck.model.cache_rows import KeysAndValues
+from potluck.model.caches import CacheSizes
 from potluck.model.schemes import Scheme
 
 TOKENS = 16  # more than any window

@@ -21,7 +21,7 @@ from potluck.engine.profile import (
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
 from potluck.model.measured import CACHED, LONG_CACHED, cached_tokens
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.model.tensor_formats import weight_bytes
 
 GEMMA = {

@@ -2,16 +2,10 @@
 
 import pytest
 
-from potluck.hub.variants import (
-    RemoteFile,
-    is_safe,
-    kind_of,
-    quantised_config,
-    variants_of,
-)
+from potluck.hub.variants import RemoteFile, is_safe, kind_of, quantised_config, variants_of
 from potluck.model.config import ModelConfig
 from potluck.model.nearest import nearest_schemes
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 
 def found(*names: str) -> dict[str, list[str]]:

@@ -66,7 +66,12 @@ def test_each_version_says_so_and_the_last_one_ends_when_it_is_started(
         started = ran(tree, "from potluck.cluster.serving import run; run(None)")
         assert (started.returncode == 0) is starts
     assert "made to fail" in started.stderr
-    assert issued[0] < issued[1]
+    releases.take_back()
+    again = read_release(
+        (tmp_path / "server" / "release.json").read_bytes(), keys["updates"]["keys"]
+    )
+    assert again.version == releases.own == "1.0.0"
+    assert issued[0] < issued[1] < again.issued
 
 
 def test_no_other_package_believes_them(package: Path, tmp_path: Path) -> None:

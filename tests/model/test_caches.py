@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from potluck.model.cache_rows import KeysAndValues, Latent, State
 from potluck.model.caches import (
     CHECKPOINT_TOKENS,
     CHECKPOINTS,
@@ -12,11 +13,8 @@ from potluck.model.caches import (
     CacheSizes,
     ChunkCache,
     FullCache,
-    KeysAndValues,
-    Latent,
     RecurrentCache,
     RowsAndStateCache,
-    State,
     WindowCache,
     session_bytes,
 )

@@ -14,7 +14,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.families.facts import Activation
 from potluck.model.families.table import FAMILIES
 from potluck.model.mixing.rope import QueryScale
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 SIZES: Mapping[str, Any] = {
     "vocab_size": 300,

@@ -7,7 +7,8 @@ import pytest
 from config_layers import row_bytes, with_mixers
 
 from potluck.errors import OutOfMemoryError, format_bytes
-from potluck.model.caches import MAX_CHUNK_TOKENS, RecurrentCache, State
+from potluck.model.cache_rows import State
+from potluck.model.caches import MAX_CHUNK_TOKENS, RecurrentCache
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import (
     Footprint,

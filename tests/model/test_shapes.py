@@ -3,7 +3,7 @@ from math import prod
 import pytest
 
 from potluck.model.config import ModelConfig
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 PARAMETERS = {  # in billions, as their makers say
     "llama-1b": 1.24,

@@ -12,7 +12,7 @@ from potluck.model.layers import DenseSpec
 from potluck.model.mixing.delta_net import DeltaNetSpec
 from potluck.model.mixing.latent import LatentSpec
 from potluck.model.mixing.mixers import AttentionSpec, Mixer
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.model.shares import Share, TensorSlice, layer_slices, rank_config, share_layer
 
 LLAMA: dict[str, Any] = {

@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.net.interfaces import (
+    ChosenInterfaces,
     Interface,
     announced,
     dialling_order,
     different_networks,
+    is_avoided,
     is_usable_v6,
     networks,
     own_interfaces,
@@ -98,3 +100,68 @@ def test_any_addresses_give_an_order_of_some_of_them(hosts: list[str]) -> None:
     assert len(order) <= 16
     assert len(set(order)) == len(order)
     assert set(order) <= {*hosts, "127.0.0.1", "::1"}
+
+
+# --- chosen ones
+
+CABLE = Interface("192.168.1.10", 24, 2, is_virtual=False, name="eth0")
+CABLE6 = Interface("fe80::10", 64, 2, is_virtual=False, name="eth0")
+WIFI = Interface("192.168.7.10", 24, 3, is_virtual=False, name="wlan0")
+WIFI6 = Interface("fe80::11", 64, 3, is_virtual=False, name="wlan0")
+TAILNET = Interface("100.64.0.5", 10, 4, is_virtual=True, name="tailscale0")
+ALL = frozenset({LO4, LO6, CABLE, CABLE6, WIFI, WIFI6, TAILNET})
+
+
+def chosen(*names: str) -> frozenset[Interface]:
+    return ChosenInterfaces(names, lambda: ALL, frozenset)()
+
+
+def test_only_a_chosen_network_is_announced_and_asked_by_multicast() -> None:
+    assert announced(chosen("wlan0")) == ("192.168.7.10", "fe80::11")
+    assert networks(chosen("wlan0")) == ["127.0.0.1", "192.168.7.10", 3]
+    assert announced(chosen("eth0", "tailscale0")) == ("192.168.1.10", "fe80::10", "100.64.0.5")
+    assert chosen() == ALL
+
+
+def test_nobody_is_dialled_in_a_network_that_is_not_chosen() -> None:
+    hosts = [
+        "192.168.1.77",
+        "192.168.7.77",
+        "100.64.0.9",
+        "203.0.113.5",
+        "fe80::77%2",
+        "fe80::77%3",
+    ]
+
+    assert dialling_order(hosts, chosen("wlan0")) == (
+        "192.168.7.77", "203.0.113.5", "fe80::77%3",
+    )  # fmt: skip
+    assert not is_avoided("127.0.0.1", chosen("wlan0"))
+    assert not is_avoided("attic.local", chosen("wlan0"))
+
+
+def test_a_network_that_two_interfaces_have_is_used_if_one_of_them_is() -> None:
+    too = Interface("192.168.1.11", 24, 5, is_virtual=False, name="wlan1")
+    own = ChosenInterfaces(("wlan1",), lambda: frozenset({LO4, CABLE, too}), frozenset)()
+
+    assert dialling_order(["192.168.1.77"], own) == ("192.168.1.77",)
+
+
+def test_all_networks_are_used_while_no_chosen_one_is_there() -> None:
+    interfaces = ChosenInterfaces(("usb0",), lambda: ALL, frozenset)
+
+    assert interfaces() == ALL
+    assert interfaces.missing(ALL) == ("usb0",)
+    interfaces.names = ("usb0", "eth0")
+    assert announced(interfaces()) == ("192.168.1.10", "fe80::10")
+
+
+def test_an_interface_without_a_cable_or_a_network_is_not_there_though_it_has_addresses() -> None:
+    pulled = ChosenInterfaces(("wlan0", "eth0"), lambda: ALL, lambda: {"eth0"})
+    assert pulled.missing(ALL) == ("eth0",)
+    assert announced(pulled()) == ("192.168.7.10", "fe80::11")
+
+    alone = frozenset({LO4, CABLE, CABLE6, WIFI6})  # Wi-Fi that is in no network
+    lost = ChosenInterfaces(("wlan0",), lambda: alone, frozenset)
+    assert lost.missing(alone) == ("wlan0",)
+    assert lost() == alone

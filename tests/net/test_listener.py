@@ -11,7 +11,7 @@ from potluck.net.listener import Listener
 from potluck.net.stream import Stream
 from potluck.net.transport import dial_pairing, identify
 from potluck.wire.certificates import tls_name
-from potluck.wire.messages import Ping
+from potluck.wire.messages import Message, Ping
 
 pytestmark = pytest.mark.net
 
@@ -255,5 +255,41 @@ def test_a_member_has_a_few_links_of_each_purpose_at_once(house, run) -> None:
             again = await master.dial(worker, home, "weights")
             await again.request(Ping(), timeout_s=5)
             await close(*links, again, one_more)
+
+    run(main())
+
+
+def test_it_moves_to_another_port_and_keeps_its_connections(house, run) -> None:
+    async def main() -> None:
+        master, worker, home = house.pair()
+        async with worker.listening() as listener:
+            link = await master.dial(worker, home)
+            before = worker.address
+            await listener.move(before.port)
+            with socket.create_server(("127.0.0.1", 0)) as other:
+                with pytest.raises(UsageError, match="another program uses it"):
+                    await listener.move(other.getsockname()[1])
+                assert listener.port == before.port
+                free = other.getsockname()[1]
+            await listener.move(free)
+            worker.port = listener.port
+            assert isinstance(await link.request(Ping(), timeout_s=5), Message)
+            (await master.dial(worker, home)).close()
+            with pytest.raises(UnreachableError):
+                await master.dial(worker, home, addresses=[before])
+            link.close()
+
+    run(main())
+
+
+def test_nobody_is_answered_at_an_address_that_is_closed(house, run) -> None:
+    async def main() -> None:
+        master, worker, home = house.pair()
+        closed = {"127.0.0.1"}
+        async with worker.listening(is_closed_at=closed.__contains__):
+            with pytest.raises(UnreachableError):
+                await master.dial(worker, home)
+            closed.clear()
+            (await master.dial(worker, home)).close()
 
     run(main())

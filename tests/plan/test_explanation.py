@@ -1,8 +1,10 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from potluck.plan.cost import DeviceCost, Links, ModelShape
+from potluck.ids import NodeId
+from potluck.plan.cost import DeviceCost, LinkCost, Links, ModelShape, cabled
 from potluck.plan.explanation import rate
 from potluck.plan.placement import make_plan
 
@@ -183,3 +185,50 @@ def test_layers_that_differ_are_explained(
 @pytest.mark.parametrize(("value", "text"), [(7.86, "7.9"), (99.96, "100.0"), (118.4, "118")])
 def test_rates_have_as_many_digits_as_one_reads(value: float, text: str) -> None:
     assert rate(value) == text
+
+
+# --- Wi-Fi
+
+
+def wifi_lines(
+    shape: ModelShape, devices: list[DeviceCost], links: Links, *names: str
+) -> list[str]:
+    told = [replace(device, on_wifi=device.name in names) for device in devices]
+    return [line for line in lines(shape, told, links) if "Wi-Fi" in line]
+
+
+def test_who_is_on_wifi_is_named_with_what_a_cable_would_gain(
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    devices = [device_of("Desktop", 500, 0.5), device_of("Laptop", 700, 1.0)]
+    slow = links_of(devices, rtt_ms=30.0, bytes_per_s=2e6)
+
+    assert lines(shape_of(), devices, slow)[0].endswith(
+        "24 ms of computing and 35 ms on the links."
+    )
+    assert wifi_lines(shape_of(), devices, slow, "Laptop") == [
+        "Laptop is on Wi-Fi: with a cable a token would take about 26 ms instead of 59 ms."
+    ]
+    assert wifi_lines(shape_of(), devices, slow, "Desktop", "Laptop") == [
+        "Desktop and Laptop are on Wi-Fi: with cables a token would take about 26 ms instead of 59 ms."
+    ]
+
+
+def test_nothing_is_said_of_wifi_where_a_cable_would_gain_nothing_or_nobody_says_so(
+    device_of: DeviceOf, shape_of: ShapeOf, links_of: LinksOf
+) -> None:
+    devices = [device_of("Desktop", 500, 0.5), device_of("Laptop", 700, 1.0)]
+    slow, good = links_of(devices, rtt_ms=30.0, bytes_per_s=2e6), links_of(devices, rtt_ms=1.5)
+
+    assert wifi_lines(shape_of(), devices, slow) == []  # no computer says so
+    assert wifi_lines(shape_of(), devices, good, "Laptop") == []
+    alone = [device_of("Desktop"), device_of("Laptop", 15)]
+    assert wifi_lines(shape_of(), alone, links_of(alone, rtt_ms=30.0), "Laptop") == []
+
+
+def test_a_wifi_that_is_better_than_a_cable_stays_as_it_is() -> None:
+    desk, laptop = NodeId("1" * 64), NodeId("2" * 64)
+    links = {(desk, laptop): LinkCost(rtt_ms=3.0, bytes_per_s=2e8)}
+
+    assert cabled(links, {laptop}) == {(desk, laptop): LinkCost(rtt_ms=0.6, bytes_per_s=2e8)}
+    assert cabled(links, {NodeId("3" * 64)}) == links

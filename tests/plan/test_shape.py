@@ -6,10 +6,11 @@ from config_layers import attention, row_bytes, with_each_mixer
 from model_folders import CONFIG
 from seeing_variants import gemma_4_config
 
-from potluck.model.caches import WINDOW_SLACK, RecurrentCache, State
+from potluck.model.cache_rows import State
+from potluck.model.caches import WINDOW_SLACK, RecurrentCache
 from potluck.model.config import ModelConfig
 from potluck.model.mixing.mixers import AttentionSpec
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.model.tensor_formats import weight_bytes
 from potluck.plan.shape import kinds_of, numbered_kinds, read_bytes, shape_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.plan.cost import DeviceCost, HopCost, LinkCost, ModelShape
 from potluck.plan.placement import make_plan
 from potluck.plan.shape import read_bytes, shape_of

@@ -83,6 +83,9 @@ class FakeDiscovery:
             self.advert = advert
             self._air.changed(self)
 
+    async def refresh(self) -> None:
+        """There are no interfaces to look at."""
+
     async def stop(self) -> None:
         self.advert = None
         if self in self._air.stations:

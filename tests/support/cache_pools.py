@@ -6,7 +6,8 @@ import torch
 
 from potluck.engine.caches.cache_pool import CachePool
 from potluck.ids import SessionId
-from potluck.model.caches import CacheSpec, FullCache, KeysAndValues, WindowCache
+from potluck.model.cache_rows import KeysAndValues
+from potluck.model.caches import CacheSpec, FullCache, WindowCache
 
 CPU = torch.device("cpu")
 PER_TOKEN = 2 * 2 * 3 * 4 * 4  # keys and values, layers, heads, values of a head, bytes of each

@@ -23,6 +23,7 @@ from potluck.api.backend import Holder
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.api.values import benching, doctor, engine, schema, weights
 from potluck.api.values import update as updates
+from potluck.api.values.network import NetworkRequest
 from potluck.api.values.pairing import Invite, Joined, Pairing, PairingState
 from potluck.api.values.timings import StageTiming, Timings
 from potluck.errors import NotFoundError, PotluckError, UsageError
@@ -112,6 +113,7 @@ class FakeBackend:
         self.loaded = PLAN  # what `load` ends with
         self.planned: list[schema.PlanRequest] = []
         self.roles: list[schema.RoleRequest] = []
+        self.networks: list[NetworkRequest] = []
         self.role_errors: list[PotluckError] = []  # for the next requests, the last one first
         self.verified = weights.Verified(
             models=(weights.VerifiedModel(name="guide", path="/models/guide", nbytes=8_000_000),),
@@ -248,6 +250,9 @@ class FakeBackend:
         self.roles.append(request)
         role = "worker" if request.worker else "idle"
         self.update(node=msgspec.structs.replace(self.current.node, role=role))
+
+    async def change_network(self, request: NetworkRequest) -> None:
+        self.networks.append(request)
 
     async def plan(self, request: schema.PlanRequest) -> schema.PlanView:
         self.planned.append(request)

@@ -76,6 +76,7 @@ class FakeComputer:
         )
         self.machine = ""
         self.is_local = False
+        self.on_wifi = False
         self.version = max(PROTOCOL_VERSIONS)  # of the protocol that it speaks
         self.pause: str | None = None  # why it is about to leave
         self.stores_weights = False  # True: it already has every tensor that it is assigned

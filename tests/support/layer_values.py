@@ -8,7 +8,7 @@ from functools import cache
 from model_variants import VARIANTS
 from tiny_models import config_of
 
-from potluck.engine.generated.run import is_generable
+from potluck.engine.generated.layers import is_generable
 from potluck.model.layers import LayerSpec
 
 Value = tuple[str, object]  # of a field, which has the names of those that it is in before its own

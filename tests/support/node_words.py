@@ -26,7 +26,7 @@ ROOMS = (
     "api/v1/answers.py", "api/metrics.py", "api/http/operations.py",
     "model/answers/",  # models
     "system/qt_libraries.py",  # without Qt, no language is chosen
-    "doctor/remedies.py", "engine/accelerator/capabilities.py", "engine/accelerator/probe.py",  # commands; logs
+    "doctor/remedies.py", "system/elevation.py", "system/firewall_rules.py", "engine/accelerator/capabilities.py", "engine/accelerator/probe.py",  # commands; logs
 )  # fmt: skip
 
 # Calls and classes: logs, types, patterns, names of tasks and threads, the description of the API, states of a machine.

@@ -33,6 +33,8 @@ from potluck.wire.messages import Address, Hop, NodeInfo, Purpose, StepFailed
 CHAT = SessionId("chat")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
+KEY = "ab" * 16  # of all plans
+
 
 class StageNode:
     """A computer of the home with its stage process."""
@@ -131,6 +133,7 @@ class StageNode:
                 for entry in model.manifest.stage(names)
             ),
             next_hop=next_hop,
+            key=KEY,
         )
 
     async def load(self, stage: LoadStage) -> tuple[StageLoaded, list[LoadProgress]]:

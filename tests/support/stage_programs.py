@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from potluck.cluster.processes import handle
-from potluck.cluster.processes.handle import HandleTimes, StageHandle
+from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import Start
+from potluck.cluster.processes.stage_process import HandleTimes
 from potluck.errors import PotluckError
 from potluck.wire.messages import NodeInfo, StepFailed
 

@@ -159,7 +159,7 @@ def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
     patch.setattr(node_parts, "looks", lambda: AT_REST)
     patch.setattr(node_parts, "holding", lambda: lambda: None)
     patch.setattr(node_parts, "Discovery", air.discovery)
-    patch.setattr(presence, "own_interfaces", frozenset)
+    patch.setattr(node_parts, "own_interfaces", frozenset)
     patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))
     patch.setattr(node_parts, "guide_folder", lambda: guide)
     patch.setattr(node_parts, "LOOKS", BLIND)

@@ -8,6 +8,7 @@ from typing import Any
 
 from fake_engine import DEVICE, FakeEngine
 
+from potluck.api.values.network import Medium
 from potluck.cluster.computer import PATIENCE, Patience
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.worker.links import LinkTimes, WorkerLinks
@@ -132,7 +133,9 @@ class Rig:
             stage=self._engine, store=self.store, changed=lambda: self.links.announce()
         )
         self.worker.is_lending = True
+        self.medium = Medium()
         self.links = WorkerLinks(
+            medium_to=lambda _: self.medium,
             worker=self.worker,
             identity=self.laptop.identity,
             me=self.laptop.me,

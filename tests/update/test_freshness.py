@@ -34,8 +34,13 @@ def test_a_clock_that_is_before_its_date_is_named_as_what_is_wrong(now: float, d
 
 def test_one_that_is_older_than_what_was_seen_is_refused_whatever_the_clock_says() -> None:
     for now in (0, ISSUED, ENDS + 1):
-        with pytest.raises(StaleListError, match="seen one of 2027-01-15"):
-            check(now=now, seen=ISSUED + 1)
+        with pytest.raises(StaleListError, match=r"is of 2027-01-15, .* seen one of 2027-01-17\."):
+            check(now=now, seen=ISSUED + 2 * DAY_S)
+
+
+def test_two_lists_of_one_day_are_told_apart_by_their_times() -> None:
+    with pytest.raises(StaleListError, match=r"01-15 08:00:00 UTC, .*-01-15 08:00:01 UTC\."):
+        check(now=ISSUED, seen=ISSUED + 1)
 
 
 def test_a_clock_beyond_all_dates_is_no_crash() -> None:

@@ -98,10 +98,7 @@ class Advice(QObject):
             return "", ()
         ways = (("longer", "Longer context"), ("summary", "Summarise"), ("new", "New chat"))
         if last.code == _TOO_LONG:
-            text = (
-                "This message is longer than the context of the model. What would you like to do?"
-            )
-            return text, ways
+            return "What would you like to do?", ways  # the reply above says what is wrong
         if context and self.used >= FULL * context:
             return "The context is nearly full: the oldest messages will be left out.", ways
         return "", ()

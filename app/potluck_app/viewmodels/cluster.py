@@ -145,7 +145,7 @@ def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
 
 def _link(computer: Computer) -> str:
     """Return what its sensors say, and its link."""
-    parts = (wording.vitals(computer), "" if computer.is_self else wording.link_line(computer))
+    parts = (wording.vitals(computer), wording.link_line(computer))
     return " · ".join(filter(None, parts))
 
 

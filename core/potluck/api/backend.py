@@ -16,6 +16,7 @@ from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.values.benching import BenchProgress, BenchRequest
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.network import NetworkRequest
 from potluck.api.values.pairing import Invite, Joined, Pairing
 from potluck.api.values.schema import (
     ClusterState,
@@ -116,6 +117,10 @@ class Backend(Answering, Protocol):
         ...
 
     async def set_role(self, request: RoleRequest) -> None: ...
+
+    async def change_network(self, request: NetworkRequest) -> None:
+        """Use other networks, or another port."""
+        ...
 
     async def plan(self, request: PlanRequest) -> PlanView: ...
 

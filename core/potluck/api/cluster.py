@@ -16,6 +16,7 @@ from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.values import benching, schema, weights
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.network import NetworkRequest
 from potluck.api.values.pairing import (
     Invite,
     Joined,
@@ -185,6 +186,13 @@ def _computers(backend: Backend) -> Sequence[Operation]:
             does="Change what this computer does, and its settings.",
             run=lambda asked, _: backend.set_role(asked),
             takes=schema.RoleRequest,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/network",
+            does="Choose the networks that Potluck uses, and its port.",
+            run=lambda asked, _: backend.change_network(asked),
+            takes=NetworkRequest,
         ),
     ]
 

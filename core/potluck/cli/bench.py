@@ -9,7 +9,7 @@ from potluck.cli.plan import plan_request
 from potluck.cli.terminal import PHASES, Progress, put, put_json, put_table
 from potluck.client import Client
 from potluck.errors import format_bytes
-from potluck.model.shapes import DEFAULT_SHAPE
+from potluck.model.shapes.table import DEFAULT_SHAPE
 
 
 def bench(options: argparse.Namespace) -> int:

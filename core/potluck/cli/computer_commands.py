@@ -2,7 +2,7 @@
 
 from potluck.cli.commands import Add
 from potluck.cli.options import add_json, add_worker
-from potluck.cli.values import size
+from potluck.cli.values import interfaces, port_or_auto, size
 
 
 def add_computer_commands(add: Add) -> None:
@@ -15,6 +15,7 @@ def add_computer_commands(add: Add) -> None:
     _computer(add)
     _make_main(add)
     _devices(add)
+    _network(add)
     _doctor(add)
     _engine(add)
     _update(add)
@@ -133,6 +134,28 @@ def _devices(add: Add) -> None:
         "potluck devices --json",
     )
     add_json(devices)
+
+
+def _network(add: Add) -> None:
+    network = add(
+        "network",
+        "network:network",
+        "List the networks of this computer, or choose those that Potluck uses, and its port.\n"
+        "It chooses both by itself; that is right for most homes, also with a VPN or Docker.",
+        "potluck network",
+        "potluck network --use enp3s0",
+        "potluck network --use auto --port 48000",
+    )
+    network.add_argument(
+        "--use", metavar="NAME,…", type=interfaces, help="use these alone; auto: all of them"
+    )
+    network.add_argument(
+        "--port",
+        type=port_or_auto,
+        metavar="N",
+        help="listen for other computers at this port; auto: any",
+    )
+    add_json(network)
 
 
 def _doctor(add: Add) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
+from potluck.api.values.network import Medium
 from potluck.api.values.pairing import Pairing
 from potluck.api.values.schema import ClusterState, Computer, ComputerChange, Device, SpareCopy
 from potluck.cli.terminal import (
@@ -39,6 +40,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...]
     rtt_ms: float | None
     bytes_per_s: float | None
+    medium: Medium
     spare: SpareCopy | None
 
 

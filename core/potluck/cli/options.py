@@ -6,7 +6,7 @@ from typing import TypeAlias, get_args
 
 from potluck.cli.values import counts, layers, name, names, number, size
 from potluck.model.schemes import Cache, Scheme
-from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
+from potluck.model.shapes.table import DEFAULT_SHAPE, SHAPES
 
 _Options: TypeAlias = argparse._ActionsContainer  # a command, or a group of its options
 

@@ -34,6 +34,7 @@ Commands for your computers:
   computer NAME           rename, pause or limit a computer, or test the link to it
   make-main NAME          make it the main computer; this one and the others help it then
   devices                 the computers, what they have and how fast they are linked
+  network                 by which networks and port the others reach this one, and the choice of them
   doctor                  what keeps computers from finding each other, and what to do
   engine                  PyTorch, which computes: install, repair, remove
   update                  a newer Potluck: look for it, install it, go back

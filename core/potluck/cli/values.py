@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
+from potluck.api.values.network import LOWEST_PORT
 from potluck.ids import RIGHTS, Right
 
 _UNITS = {
@@ -44,6 +45,16 @@ def layers(text: str) -> tuple[tuple[str, int], ...]:
 def names(text: str) -> tuple[str, ...]:
     """Convert `desktop,laptop` to names of computers."""
     return tuple(map(name, text.split(",")))
+
+
+def interfaces(text: str) -> tuple[str, ...]:
+    """Convert `enp3s0,wlan0` to names of networks; `auto` to none of them."""
+    return () if text == "auto" else names(text)
+
+
+def port_or_auto(text: str) -> int:
+    """Convert a port, and `auto` to 0."""
+    return 0 if text == "auto" else number(int, LOWEST_PORT, 65535)(text)
 
 
 def rights(text: str) -> tuple[Right, ...]:

@@ -15,6 +15,7 @@ from potluck.api.values import schema
 from potluck.api.values.benching import BenchProgress, BenchRequest
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.network import NetworkRequest
 from potluck.api.values.pairing import Invite, Joined, Pairing
 from potluck.api.values.schema import LoadProgress, PlanRequest, PlanView
 from potluck.api.values.update import Update, UpdateRequest
@@ -33,6 +34,7 @@ from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.named import addresses_of, homes_addresses
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.notices import Notices
+from potluck.cluster.own_network import OwnNetwork
 from potluck.cluster.presence import Presence
 from potluck.cluster.runtime.keeper import EngineKeeper
 from potluck.cluster.updating.keeper import UpdateKeeper
@@ -61,6 +63,7 @@ class Parts:
     """The parts of a node that the backend uses."""
 
     presence: Presence
+    network: OwnNetwork
     masters: Callable[[], tuple[str, ...]]  # names of the masters that this computer helps now
     stop: Callable[[], None]
     activity: Activity
@@ -92,6 +95,7 @@ class NodeBackend:
             master=parts.master,
             pairings=parts.pairings,
             slower=parts.slower,
+            medium=parts.network.medium,
         )
         self._listeners: dict[int, tuple[str, HttpServer]] = {}
         self._notices = Notices(parts.activity.touch)
@@ -132,6 +136,7 @@ class NodeBackend:
                 download_limit_mb=parts.lending.settings.download_limit_mb,
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
                 idle_unload_s=parts.lending.settings.idle_unload_s,
+                network=parts.network.view(),
             ),
             computers=computers,
             model=model_state(parts.master, self._tokens_per_s()),
@@ -245,6 +250,9 @@ class NodeBackend:
             self._parts.handover.chosen(worker=request.worker)
         # A prompt that comes next goes another way to a process, and might overtake them.
         await self._parts.lending.settled()
+
+    async def change_network(self, request: NetworkRequest) -> None:
+        await self._parts.network.change(request)
 
     async def make_main(self, node_id: str, request: schema.MainRequest) -> schema.HandedOver:
         if self._parts.activity.is_held("serve"):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from potluck.cluster.driver.pipeline import ActivationLink
+from potluck.cluster.driver.chain_ends import ActivationLink
 from potluck.ids import Digest, NodeId
 from potluck.net.reactor import Reactor
 from potluck.store.progress import TransferProgress
@@ -107,6 +107,11 @@ class Computer(Protocol):
     @property
     def is_local(self) -> bool:
         """Whether it reads the model's own files, so that nothing has to be sent."""
+        ...
+
+    @property
+    def on_wifi(self) -> bool:
+        """Whether it says that it is on Wi-Fi."""
         ...
 
     @property

@@ -9,6 +9,7 @@ from typing import Final
 
 import potluck
 from potluck.api.values.doctor import Diagnosis
+from potluck.api.values.network import Network
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.presence import Presence
@@ -42,6 +43,7 @@ class Doctor:
         links: the masters that this computer helps.
         store: the weights on the disk.
         engine: whether this computer can compute.
+        network: what its owner chose of its networks.
         looks: look at the system.
         now: returns the Unix time of this computer.
     """
@@ -57,6 +59,7 @@ class Doctor:
         links: WorkerLinks,
         store: ChunkStore,
         engine: Callable[[], EngineSeen | None] = lambda: None,
+        network: Callable[[], Network | None] = lambda: None,
         looks: Looks = LOOKS,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -68,6 +71,7 @@ class Doctor:
         self._links = links
         self._store = store
         self._engine = engine
+        self._network = network
         self._looks = looks
         self._now = now
 
@@ -83,6 +87,7 @@ class Doctor:
                 protocols=PROTOCOL_VERSIONS,
                 helped=self._links.master_names(),
                 engine=self._engine(),
+                network=self._network(),
             ),
             store=Store(used=self._store.nbytes, limit=self._store.quota or 0),
         )

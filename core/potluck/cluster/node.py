@@ -111,8 +111,7 @@ class Node(NodeParts):
             processes = self._tasks.spawn(self.processes.run())
             stack.push_async_callback(end, processes)
             stack.push_async_callback(self.packing.stop)
-            await self.listener.start()
-            self.presence.listens(self.listener.port)
+            await self.network.listen()
             stack.push_async_callback(self.listener.stop)
             await self.discovery.start(self._advert())
             stack.push_async_callback(self.discovery.stop)
@@ -134,6 +133,7 @@ class Node(NodeParts):
                 idle,
                 calls,
                 every(LOOK_S, self._look, what="looking at this computer"),
+                self.network.run(),
                 every(USE_S, self._look_at_use, what="keeping this computer awake"),
                 every(FOLLOW_S, self.handover.look, what="following the main computer"),
                 every(TRIM_S, _trim, what="giving memory back"),

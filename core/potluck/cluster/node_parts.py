@@ -28,10 +28,12 @@ from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models, guide_folder, reading
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.membership.calls import MasterCalls
-from potluck.cluster.membership.handover import Handover, HandoverParts
+from potluck.cluster.membership.handover import Handover
+from potluck.cluster.membership.handover_answers import HandoverParts
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
+from potluck.cluster.own_network import OwnNetwork
 from potluck.cluster.presence import Presence
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.runtime.keeper import Release
@@ -49,6 +51,7 @@ from potluck.hub.found import KnownModels, Places, RecentFolders
 from potluck.model.schemes import PACKING_VERSION
 from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
+from potluck.net.interfaces import ChosenInterfaces, own_interfaces
 from potluck.net.link import Link
 from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.program_keys import ProgramKeys
@@ -90,7 +93,8 @@ class NodeParts:
         use = DeviceUse()
         identity_folder = folders.identity
         self.identity = Identity.load_or_create(identity_folder, settings.shown_name)
-        self.presence = Presence(self.identity, settings.shown_name)
+        interfaces = ChosenInterfaces(settings.interfaces, own_interfaces)
+        self.presence = Presence(self.identity, settings.shown_name, interfaces)
         self.activity = Activity(
             let_go=lambda holder: self.events.publish(ProgramEnded(holder=holder))
         )
@@ -185,11 +189,14 @@ class NodeParts:
             changed=self.events.changed,
             handed_over=lambda link, message: self.handover.answer(link, message),
             needed=lambda master: self.events.publish(StillNeeded(master_name=master)),
+            avoids=lambda host: self.network.avoids(host),
+            medium_to=lambda host: self.network.medium_to(host),
         )
         self.discovery = Discovery(
             on_change=lambda: self.membership.look(),
             remembered=folders.config / "addresses.json",
             probe=lambda address: identify(address, self.identity),
+            interfaces=interfaces,
         )
         self.pairings = Pairings(
             self.identity,
@@ -204,6 +211,19 @@ class NodeParts:
             on_link=self.serve_link,
             on_pairing=self.pairings.serve,
             preferred_port=DEFAULT_PORT,
+            is_closed_at=lambda host: self.network.is_closed_at(host),
+        )
+        self.network = OwnNetwork(
+            interfaces,
+            listener=self.listener,
+            discovery=self.discovery,
+            presence=self.presence,
+            lending=self.lending,
+            links=lambda: (
+                *self.links.masters(),
+                *(computer.link for computer in self.membership.connected()),
+            ),
+            events=self.events,
         )
         local = LocalComputer(
             identity=self.identity,
@@ -211,6 +231,7 @@ class NodeParts:
             processes=self.processes,
             addresses=self.presence.addresses,
             use=use,
+            on_wifi=lambda: self.network.medium().kind == "wifi",
         )
         self.membership = Members(
             identity=self.identity,
@@ -299,11 +320,13 @@ class NodeParts:
             links=self.links,
             store=self.store,
             engine=self.engine.keeper.seen,
+            network=self.network.view,
             looks=LOOKS,
         )
         self.backend = NodeBackend(
             Parts(
                 presence=self.presence,
+                network=self.network,
                 masters=self.links.master_names,
                 stop=lambda: self.events.publish(StopAsked()),
                 activity=self.activity,

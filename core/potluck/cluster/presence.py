@@ -12,7 +12,7 @@ from potluck.cluster.device_names import describe
 from potluck.cluster.machine import machine_id
 from potluck.net.advert import Advert
 from potluck.net.identity import Identity
-from potluck.net.interfaces import announced, own_interfaces
+from potluck.net.interfaces import Interfaces, announced
 from potluck.wire.messages import Address, DeviceInfo, NodeInfo
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
@@ -20,9 +20,10 @@ from potluck.wire.versions import PROTOCOL_VERSIONS
 class Presence:
     """The description of this node."""
 
-    def __init__(self, identity: Identity, name: str) -> None:
+    def __init__(self, identity: Identity, name: str, interfaces: Interfaces) -> None:
         """Describe a node that does not listen yet, and whose devices are not known."""
         self._identity = identity
+        self._interfaces = interfaces
         self._info = NodeInfo(
             node_id=identity.node_id,
             name=name,
@@ -57,7 +58,7 @@ class Presence:
 
     def addresses(self) -> tuple[Address, ...]:
         """Where other computers reach this one."""
-        return tuple(Address(host=host, port=self.port()) for host in announced(own_interfaces()))
+        return tuple(Address(host=host, port=self.port()) for host in announced(self._interfaces()))
 
     def others_homes(self) -> tuple[str, ...]:
         """The names of other computers' homes that have this one already."""

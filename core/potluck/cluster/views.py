@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from potluck.api.values import schema
+from potluck.api.values.network import Medium
 from potluck.api.values.schema import (
     ComputerState,
     LoadProgress,
@@ -232,8 +233,19 @@ class ComputerViews:
         master: Master,
         pairings: Pairings,
         slower: Callable[[], Mapping[NodeId, float]],
+        medium: Callable[[], Medium] = Medium,
     ) -> None:
-        """`slower`: the computers whose devices take so many times as long as was measured."""
+        """Make the list when `all` is called.
+
+        Args:
+            local: this computer.
+            membership: the paired ones.
+            master: has the plan and the measurements.
+            pairings: that are under way.
+            slower: the computers whose devices take so many times as long as was measured.
+            medium: by which others reach this computer.
+        """
+        self._medium = medium
         self._local = local
         self._membership = membership
         self._master = master
@@ -269,6 +281,7 @@ class ComputerViews:
             progress=progress,
             devices=tuple(map(device, local.devices)),
             rtt_ms=0.0,
+            medium=self._medium(),
             layers=_whole(layers),
             ranges=layers if len(layers) > 1 else (),
             slower=self._slower().get(local.node_id),
@@ -309,6 +322,7 @@ class ComputerViews:
             devices=tuple(map(device, computer.devices)) if computer is not None else (),
             rtt_ms=1000 * rtt_s if rtt_s is not None else link.rtt_ms if link else None,
             bytes_per_s=link.bytes_per_s if link is not None else None,
+            medium=computer.medium if computer is not None else Medium(),
             layers=_whole(layers),
             ranges=layers if len(layers) > 1 else (),
             reconnecting=state == "lost" and found is not None,

@@ -14,6 +14,7 @@ from potluck.doctor.computer_checks import (
 )
 from potluck.doctor.facts import Facts
 from potluck.doctor.network_checks import (
+    check_choice,
     check_computers,
     check_multicast,
     check_network,
@@ -22,6 +23,7 @@ from potluck.doctor.network_checks import (
 
 _CHECKS: Final[tuple[Callable[[Facts], Iterator[Finding]], ...]] = (
     check_network,
+    check_choice,
     check_vpn,
     check_firewall,
     check_multicast,

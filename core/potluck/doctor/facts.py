@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from potluck.api.values.network import Network
 from potluck.wire.messages import Address
 
 AdapterKind: TypeAlias = Literal["real", "virtual", "tunnel", "loopback"]
@@ -88,6 +89,7 @@ class Running:
     protocols: tuple[int, ...]
     helped: tuple[str, ...] = ()  # names of the main computers that are connected to it now
     engine: EngineSeen | None = None  # None: not looked at
+    network: Network | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,6 +74,19 @@ def _networks(facts: Facts, real: Sequence[Adapter]) -> Finding:
     return say(code, networks=listing(v4), adapters=adapters)
 
 
+def check_choice(facts: Facts) -> Iterator[Finding]:
+    """Say what the owner of this computer has chosen of its networks, and what came of it."""
+    network = facts.running.network if facts.running is not None else None
+    if network is None:
+        return
+    if network.missing:
+        yield say("network_chosen_gone", adapters=listing(network.missing))
+    if there := [name for name in network.chosen if name not in network.missing]:
+        yield say("network_chosen", adapters=listing(there))
+    if network.port_problem is not None:
+        yield say("network_port_taken", port=str(network.fixed_port or 0), used=str(network.port))
+
+
 # --- multicast
 
 

@@ -68,6 +68,22 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "{adapters} is marked as a connection that costs by use. Models have many GB.",
         "Use another network, or limit how fast weights are sent.",
     ),
+    "network_chosen": Template(
+        "network", "ok", "Potluck uses {adapters} alone, as you have chosen in the settings."
+    ),
+    "network_chosen_gone": Template(
+        "network",
+        "warning",
+        "You have chosen {adapters} for Potluck, and it is not there now.",
+        "Connect it again, or choose “Automatic” in the settings under Network.",
+    ),
+    "network_port_taken": Template(
+        "network",
+        "warning",
+        "Port {port}, which you have chosen, was not free when Potluck started: it listens at port {used}.",
+        "End the program that uses it and start Potluck again, or choose another port in the settings under"
+        " Network.",
+    ),
     "network_unknown": Template(
         "network", "unknown", "The networks of this computer could not be listed."
     ),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from potluck.api.values.hub import HubModel, Variant
 from potluck.hub.sentences import page_of
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 _GB = 10**9
 

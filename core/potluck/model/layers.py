@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State, no_cache
+from potluck.model.cache_rows import State
+from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, no_cache
 from potluck.model.families.facts import (
     UNGATED,
     Activation,

@@ -35,6 +35,12 @@ class Identified:
 
 
 Probe: TypeAlias = Callable[[Address], Awaitable[Identified]]
+Avoids: TypeAlias = Callable[[str], bool]
+"""Whether nobody is dialled at this host, because its network is not one that its owner has chosen."""
+
+
+def _avoids_none(_host: str) -> bool:
+    return False
 
 
 class _Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,10 +73,12 @@ class AddressBook:
         self._answering: dict[Address, Identified] = {}
         self._misses: dict[Address, int] = {}
 
-    def found(self) -> list[Found]:
+    def found(self, avoids: Avoids = _avoids_none) -> list[Found]:
         """The nodes that answer at the addresses of this book, each once."""
         by_node: dict[NodeId, list[tuple[Address, str]]] = {}
         for address, who in self._answering.items():
+            if avoids(address.host):
+                continue
             by_node.setdefault(who.node_id, []).append((address, who.name))
         return [
             Found(
@@ -86,14 +94,20 @@ class AddressBook:
             for node_id, answers in by_node.items()
         ]
 
-    async def add(self, text: str) -> Found:
+    async def add(self, text: str, avoids: Avoids = _avoids_none) -> Found:
         """Keep a typed address, and ask which node answers there.
 
         Raises:
             UsageError: the text is not an address, or it is an address of this computer.
-            UnreachableError: nobody answers there now.
+            UnreachableError: nobody answers there now, or nobody is to be asked there.
         """
         address = parse_address(text, default_port=DEFAULT_PORT)
+        if avoids(address.host):
+            self._keep(address)
+            raise UnreachableError(
+                f"{address.host} is in a network that Potluck does not use on this computer. Choose that"
+                " network, or “Automatic”, in the settings under Network."
+            )
         try:
             who = await self._ask_once(address)
         except UnreachableError:
@@ -164,7 +178,7 @@ class AddressBook:
         for address in [a for a, who in self._answering.items() if who.node_id == node_id]:
             del self._answering[address]
 
-    async def probe(self, known: Collection[NodeId]) -> bool:
+    async def probe(self, known: Collection[NodeId], avoids: Avoids = _avoids_none) -> bool:
         """Ask all addresses but those of `known` nodes. Returns whether the answers changed."""
         if self._probe is None:
             return False
@@ -176,7 +190,8 @@ class AddressBook:
         room = asyncio.Semaphore(_SIDE_BY_SIDE)
         async with asyncio.TaskGroup() as tasks:
             for address in dict.fromkeys(asked):
-                tasks.create_task(self._ask(address, room))
+                if not avoids(address.host):
+                    tasks.create_task(self._ask(address, room))
         return before != self._answering
 
     def _node_at(self, address: Address) -> NodeId | None:

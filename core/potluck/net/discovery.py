@@ -45,6 +45,7 @@ from potluck.net.interfaces import (
     Interfaces,
     announced,
     dialling_order,
+    is_avoided,
     networks,
     own_interfaces,
 )
@@ -120,7 +121,7 @@ class Discovery:
         """The other nodes, each once, sorted by name."""
         assert self._advert is not None
         found = {node_id: entry[0] for node_id, entry in self._found.items()}
-        for probed in self._book.found():
+        for probed in self._book.found(self._avoids):
             known = found.get(probed.node_id)
             if known is None:
                 found[probed.node_id] = probed
@@ -163,9 +164,10 @@ class Discovery:
 
         Raises:
             UsageError: the text is not an address.
-            UnreachableError: nobody answers there now; the address is kept nevertheless.
+            UnreachableError: nobody answers there now, or the address is in a network that is not used; it
+                is kept nevertheless.
         """
-        found = await self._book.add(text)
+        found = await self._book.add(text, self._avoids)
         self._on_change()
         return found
 
@@ -262,8 +264,11 @@ class Discovery:
 
     async def probe(self) -> None:
         """Ask typed and remembered addresses which node is there, unless multicast has found it."""
-        if await self._book.probe(frozenset(self._found)):
+        if await self._book.probe(frozenset(self._found), self._avoids):
             self._on_change()
+
+    def _avoids(self, host: str) -> bool:
+        return is_avoided(host, self._own)
 
     # --- multicast
 

@@ -2,15 +2,21 @@
 
 A home's computers have Docker bridges, VPNs and virtual machines. Their addresses are announced and
 dialled last, because the first address that answers is usually the one that is shown and measured.
+
+The owner of a computer may choose its interfaces. The others are not announced, nor asked by multicast, and
+nobody is dialled in their networks.
 """
 
 import ipaddress
 import socket
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import ifaddr
+import psutil
 
 from potluck.wire.messages import MAX_ADDRESSES, Address
 
@@ -51,6 +57,8 @@ class Interface:
     prefix: int
     index: int
     is_virtual: bool
+    name: str = ""  # as people see it: `eth0`, `Wi-Fi`
+    is_used: bool = True
 
     @property
     def ip(self) -> IpAddress:
@@ -67,13 +75,69 @@ Interfaces: TypeAlias = Callable[[], frozenset[Interface]]
 def own_interfaces() -> frozenset[Interface]:
     """The interfaces that this computer has now, with the addresses that can be used already."""
     found: set[Interface] = set()
+    names = _names_on_windows()
     for adapter in ifaddr.get_adapters():
         virtual = is_virtual(adapter.name) or is_virtual(adapter.nice_name)
         for ip in adapter.ips:
             address = ip.ip if isinstance(ip.ip, str) else ip.ip[0]
             if isinstance(ip.ip, str) or is_usable_v6(ip.ip):
-                found.add(Interface(address, ip.network_prefix, adapter.index or 0, virtual))
+                name = names.get(address, adapter.nice_name)
+                found.add(Interface(address, ip.network_prefix, adapter.index or 0, virtual, name))
     return frozenset(found)
+
+
+def _names_on_windows() -> Mapping[str, str]:
+    """The name of the interface of each address. `ifaddr` knows how their makers call them there."""
+    if sys.platform != "win32":
+        return {}
+    return {
+        address.address.partition("%")[0]: name
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+    }
+
+
+def unplugged() -> Collection[str]:
+    """The names of the interfaces that are off, or without a cable: they may keep their addresses."""
+    try:
+        return {name for name, state in psutil.net_if_stats().items() if not state.isup}
+    except OSError:
+        return ()
+
+
+class ChosenInterfaces:
+    """This computer's interfaces, of which its owner may choose some. Called as `own_interfaces` is.
+
+    Loopback is always used. If none of the chosen ones is there, all are used.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str] = (),
+        interfaces: Interfaces = own_interfaces,
+        unplugged: Callable[[], Collection[str]] = unplugged,
+    ) -> None:
+        self.names = tuple(names)  # that were chosen; none: all are used
+        self._interfaces = interfaces
+        self._unplugged = unplugged
+
+    def __call__(self) -> frozenset[Interface]:
+        own = self._interfaces()
+        there = set(self.names) - set(self.missing(own))
+        if not there:
+            return own
+        return frozenset(replace(i, is_used=i.is_loopback or i.name in there) for i in own)
+
+    def missing(self, own: Iterable[Interface]) -> tuple[str, ...]:
+        """Of the chosen names, those that no plugged interface with an address has now.
+
+        An address of IPv6 that is for its cable alone does not count: each interface has one, also without a network.
+        """
+        if not self.names:
+            return ()
+        there = {i.name for i in own if i.ip.version == 4 or not i.ip.is_link_local}
+        there.difference_update(self._unplugged())
+        return tuple(name for name in self.names if name not in there)
 
 
 def is_usable_v6(address: tuple[str, int, int]) -> bool:
@@ -93,7 +157,8 @@ def is_usable_v6(address: tuple[str, int, int]) -> bool:
 
 def announced(own: Iterable[Interface]) -> tuple[str, ...]:
     """The addresses that others may dial, best first; loopback only if there is no other."""
-    ordered = sorted(own, key=lambda i: (i.is_virtual, i.ip.is_link_local, i.ip.version, i))
+    used = (i for i in own if i.is_used)
+    ordered = sorted(used, key=lambda i: (i.is_virtual, i.ip.is_link_local, i.ip.version, i))
     outside = [i.address for i in ordered if not i.is_loopback]
     inside = [i.address for i in ordered if i.is_loopback]
     return tuple(dict.fromkeys(outside or inside))[:MAX_ADDRESSES]
@@ -111,8 +176,21 @@ def dialling_order(hosts: Iterable[str], own: frozenset[Interface]) -> tuple[str
     if ips and {_bare(ip) for ip in ips.values()} <= ours:
         loopback = [i.address for i in sorted(own) if i.is_loopback and i.ip in _LOOPBACKS]
         return tuple(dict.fromkeys([*loopback, *ips]))[:MAX_ADDRESSES]
-    elsewhere = [h for h, ip in ips.items() if not ip.is_loopback and _bare(ip) not in ours]
+    elsewhere = [
+        h
+        for h, ip in ips.items()
+        if not ip.is_loopback and _bare(ip) not in ours and not is_avoided(h, own)
+    ]
     return tuple(sorted(elsewhere, key=lambda h: _rank(ips[h], own)))[:MAX_ADDRESSES]
+
+
+def is_avoided(host: str, own: Iterable[Interface]) -> bool:
+    """Whether an address is in a network of this computer that is not used, and in none that is."""
+    ip = _unicast(host)
+    if ip is None:
+        return False
+    near = [i for i in own if i.ip.version == ip.version and _is_in(ip, i)]
+    return bool(near) and not any(i.is_used for i in near)
 
 
 def different_networks(addresses: Iterable[Address]) -> tuple[Address, ...]:
@@ -128,14 +206,27 @@ def different_networks(addresses: Iterable[Address]) -> tuple[Address, ...]:
     return tuple(inside[:1] or v4 or ips)[:_MAX_NETWORKS]
 
 
+def leaves_from(host: str) -> str | None:
+    """The own address from which packets to an address would leave; None: no way leads there.
+
+    To connect a UDP socket sends nothing: it only asks the system for the route.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0]).partition("%")[0]
+    return None
+
+
 def networks(own: frozenset[Interface]) -> list[str | int]:
     """The interfaces in the form that zeroconf expects: IPv4 by address, IPv6 by index.
 
     IPv4's loopback is included, for nodes on a computer without any network; `::1` is not, since
     multicast on it works on no system.
     """
-    v4 = sorted(i.address for i in own if i.ip.version == 4 and _is_usable(i))
-    v6 = sorted({i.index for i in own if i.ip.version == 6 and i.index and not i.is_loopback})
+    used = [i for i in own if i.is_used]
+    v4 = sorted(i.address for i in used if i.ip.version == 4 and _is_usable(i))
+    v6 = sorted({i.index for i in used if i.ip.version == 6 and i.index and not i.is_loopback})
     return [*v4, *v6]
 
 
@@ -155,6 +246,14 @@ def _rank(ip: IpAddress, own: frozenset[Interface]) -> tuple[int, int]:
     if any(not i.is_virtual for i in near):
         return 0, ip.version
     return (2 if near else 1), ip.version
+
+
+def _is_in(ip: IpAddress, interface: Interface) -> bool:
+    """Whether the interface leads to an address. Every one has the network of link-local addresses: there, its zone says which."""
+    zone = getattr(ip, "scope_id", None)
+    if ip.version == 6 and ip.is_link_local and zone is not None:
+        return zone in (str(interface.index), interface.name)
+    return _shares(ip, interface)
 
 
 def _shares(ip: IpAddress, interface: Interface) -> bool:

@@ -24,7 +24,7 @@ from potluck.net.pairing_link import PairingLink
 from potluck.net.secure_socket import SecureSocket, address_of
 from potluck.net.stream import Stream
 from potluck.reasons import reason
-from potluck.tasks import TaskSet
+from potluck.tasks import TaskSet, end
 from potluck.wire.connection import Connection, Side
 from potluck.wire.frame import encode
 from potluck.wire.messages import NodeInfo, Purpose
@@ -61,6 +61,7 @@ class Listener(Generic[MemberLink]):
             pairing is not served.
         host: an IP address to listen on; empty for all of them.
         port: 0 means `preferred_port` if that is free, otherwise any free port.
+        is_closed_at: whether nobody is answered who connects with this address of this computer.
         pairings_per_minute: the limit for one address.
         strangers_per_address: connections from one address that are not authenticated yet.
     """
@@ -76,6 +77,7 @@ class Listener(Generic[MemberLink]):
         host: str = "",
         port: int = 0,
         preferred_port: int | None = None,
+        is_closed_at: Callable[[str], bool] = lambda _: False,
         handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S,
         pairings_per_minute: int = MAX_PAIRINGS_PER_MINUTE,
         strangers_per_address: int = MAX_UNAUTHENTICATED_PER_ADDRESS,
@@ -86,10 +88,14 @@ class Listener(Generic[MemberLink]):
         self._on_link = on_link
         self._kind = kind
         self._on_pairing = on_pairing
-        self._wanted = (host, port, preferred_port)
+        self._host = host
+        self._wanted = port
+        self._preferred_port = preferred_port
+        self._is_closed_at = is_closed_at
         self._handshake_timeout_s = handshake_timeout_s
         self._strangers_per_address = strangers_per_address
         self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._waiting: set[socket.socket] = set()  # accepted, but not yet taken over by a task
         self._tasks = TaskSet()
         self._unauthenticated: Counter[str] = Counter()
@@ -97,17 +103,37 @@ class Listener(Generic[MemberLink]):
         self._pairings = PairingLimit(pairings_per_minute)
         self._context: ssl.SSLContext | None = None
 
-    async def start(self) -> None:
-        """Begin to listen.
+    async def start(self, port: int | None = None) -> None:
+        """Begin to listen. `port`: another one than it was made with.
 
         Raises:
             UsageError: the requested port is taken, or the host is not an address of this computer.
         """
         self._context = self._identity.server_context()
-        self._sockets = open_sockets(*self._wanted)
+        self._open(self._wanted if port is None else port)
+
+    async def move(self, port: int) -> None:
+        """Listen at another port. The connections of before go on.
+
+        Args:
+            port: as at the start; 0 means `preferred_port` if that is free, otherwise any free port.
+
+        Raises:
+            UsageError: the port is taken. It listens where it did.
+        """
+        if port == self.port or (not port and self.port == self._preferred_port):
+            return
+        before, accepting = self._sockets, self._accepting
+        self._open(port)
+        for task in accepting:
+            await end(task)
+        for listening in before:
+            listening.close()
+
+    def _open(self, port: int) -> None:
+        self._sockets = open_sockets(self._host, port, self._preferred_port)
         self.port = self._sockets[0].getsockname()[1]
-        for listening in self._sockets:
-            self._tasks.spawn(self._accept(listening))
+        self._accepting = [self._tasks.spawn(self._accept(each)) for each in self._sockets]
         logger.info("listening port=%d", self.port)
 
     async def stop(self) -> None:
@@ -138,6 +164,9 @@ class Listener(Generic[MemberLink]):
                 await asyncio.sleep(0.1)
                 continue
             is_failing = False
+            if self._is_refused(accepted):
+                accepted.close()
+                continue
             key = client_key(address_of(name).host)
             if (
                 self._unauthenticated.total() >= MAX_UNAUTHENTICATED
@@ -149,6 +178,12 @@ class Listener(Generic[MemberLink]):
             self._unauthenticated[key] += 1
             self._waiting.add(accepted)
             self._tasks.spawn(self._serve(accepted, key))
+
+    def _is_refused(self, accepted: socket.socket) -> bool:
+        try:
+            return self._is_closed_at(accepted.getsockname()[0])
+        except OSError:  # the client is gone
+            return True
 
     async def _serve(self, accepted: socket.socket, key: str) -> None:
         """Serve one connection, from its first byte to its end.
@@ -283,8 +318,9 @@ def open_sockets(host: str, port: int, preferred_port: int | None) -> list[socke
             why = reason(error)
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
                 break
-    where = f"{host or 'every address'}, port {port or 'any'}"
-    raise UsageError(f"Potluck cannot listen on {where}: {why}. Choose another.")
+    if port:
+        raise UsageError(f"Potluck cannot listen at port {port}: {why}. Choose another.")
+    raise UsageError(f"Potluck cannot listen at any port of this computer: {why}.")
 
 
 def _bind(host: str, port: int) -> list[socket.socket]:

@@ -5,7 +5,7 @@ how long a message takes from one computer to another. Times are in milliseconds
 Nothing is measured here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TypeAlias
@@ -183,6 +183,7 @@ class DeviceCost:
     moves_caches: bool = True  # it sends the caches of prompts to others, and takes them
     is_apart: bool = False  # it has another part, and can have no layers of this plan
     is_wide: bool = False  # it holds 32 bits in place of 16: it has no bf16, which the model needs
+    on_wifi: bool = False  # its computer says so; False: by a cable, or not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,23 @@ Links: TypeAlias = Mapping[tuple[NodeId, NodeId], LinkCost]
 # A link that was not measured is taken for a poor Wi-Fi: the plan may then be too careful, but it
 # never relies on a fast link that does not exist.
 UNKNOWN_LINK = LinkCost(rtt_ms=10.0, bytes_per_s=2.5e6)
+
+# What a cable of a home would give in place of Wi-Fi: Gigabit Ethernet, with the round trip of a message
+# through TLS and two event loops.
+CABLE = LinkCost(rtt_ms=0.6, bytes_per_s=110e6)
+
+
+def cabled(links: Links, nodes: Collection[NodeId]) -> Links:
+    """The links as they would be if these computers had a cable. Those that are better stay as they are."""
+    return {
+        pair: LinkCost(
+            rtt_ms=min(link.rtt_ms, CABLE.rtt_ms),
+            bytes_per_s=max(link.bytes_per_s, CABLE.bytes_per_s),
+        )
+        if not set(pair).isdisjoint(nodes)
+        else link
+        for pair, link in links.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

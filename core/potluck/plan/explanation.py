@@ -11,6 +11,7 @@ from potluck.plan.preferences import MOVED
 from potluck.plan.route import Problem, Route, is_full, ranges, tour_ms
 from potluck.plan.search import Stop, best_including
 
+_WORTH_A_CABLE = 0.1  # of the time of a token: less is not seen
 _NO_SHARE = "its memory or the number of layers leaves no share for it"
 
 
@@ -38,6 +39,9 @@ class Decision:
     alone: Sequence[Alone]
     users: int
     users_tokens_per_s: float  # of all of them together
+    cabled: Problem | None = (
+        None  # the same with cables in place of Wi-Fi; None: nobody says to be on Wi-Fi
+    )
     groups: Sequence[RankGroup] = ()  # the last ones of `devices`
     untaken: Tried | None = None  # the fastest group with measured sums, if none is in the plan
     stays: bool = False  # layers stay where they were, if a token takes little longer for it
@@ -66,6 +70,7 @@ def explain(decision: Decision) -> str:
     shares = enumerate(ranges(route.counts))
     lines += [_share(decision, k, layers) for k, layers in shares]
     lines += _beside_layers(decision)
+    lines += _wifi(decision)
     lines += _reading(decision)
     if decision.by_hand:
         lines += _alternative(decision)
@@ -159,6 +164,23 @@ def _beside_layers(decision: Decision) -> list[str]:
                 f" {format_bytes(nbytes)} from its disk for each token; it takes no memory."
             )
     return lines
+
+
+def _wifi(decision: Decision) -> list[str]:
+    """What cables would gain, if that is worth one."""
+    route, cabled = decision.route, decision.cabled
+    if cabled is None:
+        return []
+    after = route.ms - tour_ms(decision.problem, route.devices) + tour_ms(cabled, route.devices)
+    if after > (1 - _WORTH_A_CABLE) * route.ms:
+        return []
+    parts = [decision.devices[part] for i in route.devices for part in decision.parts(i)]
+    on_wifi = [device for device in (decision.devices[0], *parts) if device.on_wifi]
+    names = list(dict.fromkeys(device.name for device in on_wifi))
+    versus = _versus(after, route.ms)
+    if len(names) == 1:
+        return [f"{names[0]} is on Wi-Fi: with a cable a token would take about {versus}."]
+    return [f"{_all_of(names)} are on Wi-Fi: with cables a token would take about {versus}."]
 
 
 def _reading(decision: Decision) -> list[str]:

@@ -17,6 +17,7 @@ from potluck.plan.cost import (
     Links,
     ModelShape,
     Sums,
+    cabled,
     check_measurements,
     hop_between,
 )
@@ -157,6 +158,7 @@ def make_plan(
         alone=tuple(alone.values()),
         users=users,
         users_tokens_per_s=users_per_s,
+        cabled=_cabled(shape, devices, links, groups),
         stop=stop,
     )
     route_nodes = [devices[0].node, *(together[i].node for i in route.devices), devices[0].node]
@@ -172,6 +174,16 @@ def make_plan(
         optimal=route.is_optimal,
         explanation=explain(decision),
     )
+
+
+def _cabled(
+    shape: ModelShape, devices: Sequence[DeviceCost], links: Links, groups: Sequence[RankGroup]
+) -> Problem | None:
+    """The problem with cables for the computers that are on Wi-Fi; None: there are none."""
+    on_wifi = {device.node for device in devices if device.on_wifi}
+    if not on_wifi:
+        return None
+    return with_groups(make_problem(shape, devices, cabled(links, on_wifi)), groups)
 
 
 def _is_worth_it(ranked: Route, best: Route | None, near: Sequence[StagePlan]) -> bool:

@@ -33,8 +33,9 @@ def check(issued: int, expires: int, *, now: float, seen: int) -> None:
         StaleListError: it has ended, another one was newer, or the clock is so wrong that nobody can say. The sentence says which.
     """
     if issued < seen:
+        told = _time if day(issued) == day(seen) else day
         raise StaleListError(
-            f"This list of releases is of {day(issued)}, and this computer has seen one of {day(seen)}. Somebody may hold"
+            f"This list of releases is of {told(issued)}, and this computer has seen one of {told(seen)}. Somebody may hold"
             " the newer one back. It is not used, and nothing was changed. Try again later, or in another network."
         )
     if now < issued - _ASKEW_S:
@@ -52,4 +53,13 @@ def check(issued: int, expires: int, *, now: float, seen: int) -> None:
 
 def day(at: float) -> str:
     """A point in time as a date of UTC: `2027-03-31`."""
-    return datetime.fromtimestamp(min(max(at, 0), LATEST), UTC).date().isoformat()
+    return _moment(at).date().isoformat()
+
+
+def _time(at: float) -> str:
+    """A point in time to the second: `2027-03-31 12:00:00 UTC`."""
+    return _moment(at).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(min(max(at, 0), LATEST), UTC)

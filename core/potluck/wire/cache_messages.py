@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from potluck.wire.activation_messages import TensorHeader
 from potluck.wire.fields import Count, SessionName, Size
-from potluck.wire.messages import Message, Told
+from potluck.wire.messages import Message, PlanKey, Told
 
 TransferName = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -56,6 +56,7 @@ class FetchCache(Message, frozen=True, tag="fetch_cache"):
     transfer: TransferName
     layers: tuple[Count, Count]  # start, stop
     end: Count
+    key: PlanKey | None = None  # of that plan
 
 
 class ForgetBefore(Message, frozen=True, tag="forget_before"):

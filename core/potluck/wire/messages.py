@@ -78,6 +78,13 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     heat_c: Annotated[float, Meta(ge=-50, le=200)] | None = None  # of its hottest processor, in °C
 
 
+class Medium(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a computer's connection to its network goes over; empty: its system does not say."""
+
+    kind: Annotated[str, Meta(max_length=16)] = ""  # wifi, cable, vpn, virtual; others may be added
+    mbit: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None  # Mbit/s of a cable
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A node's own description. Its id must be the one of its certificate."""
 
@@ -109,6 +116,10 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Addresses  # of the next stage's activation listener
 
 
+PlanKey = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+"""Drawn by the master for each plan. The stages of the plan are told it, and those of the next one."""
+
+
 class CacheHop(Hop, frozen=True, kw_only=True):
     """A stage that has some of this one's layers: to it, or from it, caches of these are moved."""
 
@@ -120,6 +131,7 @@ class PlanBefore(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: Count
     hops: Annotated[tuple[CacheHop, ...], Meta(max_length=MAX_CACHE_HOPS)] = ()
+    key: PlanKey | None = None  # of that plan; None: its stages give nothing
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", omit_defaults=True):
@@ -236,6 +248,7 @@ class Status(Message, frozen=True, tag="status"):
     lent_to: Name | None = None  # the name of another home's master that has the devices
     held: Annotated[tuple[HeldStage, ...], Meta(max_length=16)] = ()  # for the reader's home
     vitals: Vitals | None = None
+    medium: Medium | None = None  # by which the reader is reached
 
 
 class StillNeeded(Message, frozen=True, tag="still_needed"):
@@ -297,6 +310,7 @@ class Load(Message, frozen=True, tag="load"):
     # The stages that answer with what this one reads.
     cache_hops: Annotated[tuple[CacheHop, ...], Meta(max_length=MAX_CACHE_HOPS)] = ()
     before: PlanBefore | None = None  # None: it takes no conversations over
+    key: PlanKey | None = None  # who knows it may fetch the caches of this plan; None: nobody may
 
     @property
     def required(self) -> tuple[Hop, ...]:

@@ -173,8 +173,10 @@ def chat_writing(stage: Stage) -> QWidget:
 @scene
 def chat_too_long(stage: Stage) -> QWidget:
     """A message that is too long for the model, and what can be done."""
-    asked = talk.question("Here is my whole diary. " + "It rained again. " * 60)
-    return stage.talking(talk.chat("Diary", asked, talk.TOO_LONG))
+    asked = talk.question("Here is my whole diary. " + "It rained again. " * 500)
+    window = stage.talking(talk.chat("Diary", asked, talk.TOO_LONG))
+    stage.backend.say(home.with_context(home.home(), 2048))
+    return window
 
 
 @scene

@@ -15,6 +15,8 @@ from potluck.wire.token import INVITE_LIFETIME_S
 from potluck_app import wording
 from potluck_app.http import Problem
 from potluck_app.viewmodels.cluster import Choice, computer_cards
+from potluck_app.views.home.doctor import DoctorDialog
+from potluck_app.views.home.fixing import Means
 from potluck_app.views.main_window import MainWindow
 
 
@@ -170,7 +172,28 @@ def cluster_add_token(stage: Stage) -> QWidget:
 @scene
 def cluster_doctor(stage: Stage) -> QWidget:
     """The doctor, which found a firewall in the way and says what to do."""
-    dialog = _cluster(stage, home.alone()).cluster.open_doctor()
+    return _doctor(stage)
+
+
+@scene
+def cluster_doctor_fix(stage: Stage) -> QWidget:
+    """What the system is about to be asked to run as an administrator."""
+    (fix,) = (view.fix for view in _doctor(stage).findings if view.fix is not None)
+    fix.button.click()
+    return stage.dialog()
+
+
+def _doctor(stage: Stage) -> DoctorDialog:
+    """The doctor on a computer of which the system can be asked for an administrator."""
+    page = _cluster(stage, home.alone()).cluster
+    ufw = "ufw allow 47777/tcp && ufw allow 5353/udp"
+    means = Means(
+        asking=lambda command: (
+            ["/usr/bin/pkexec", "/bin/sh", "-c", ufw] if "ufw" in command else None
+        )
+    )
+    dialog = DoctorDialog(page, page._theme, stage.backend, page._open_address, means)
+    dialog.open()
     dialog.doctor._on_diagnosis(said.DIAGNOSIS)
     return dialog
 

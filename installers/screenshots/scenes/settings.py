@@ -6,6 +6,7 @@ from screenshots import home, said
 from screenshots.scenes.registry import scene
 from screenshots.stage import Stage
 
+from potluck.api.values.network import Network
 from potluck.api.values.schema import Listener
 from potluck_app.http import Problem
 from potluck_app.views.main_window import MainWindow
@@ -81,6 +82,29 @@ def settings_engine_repair(stage: Stage) -> QWidget:
 
 
 @scene
+def settings_network(stage: Stage) -> QWidget:
+    """The networks of this computer, of which Potluck chooses by itself."""
+    return _network(stage, home.NETWORK)
+
+
+@scene
+def settings_network_gone(stage: Stage) -> QWidget:
+    """A network that was chosen is not there now, and the port that was chosen is taken."""
+    taken = (
+        "Potluck cannot listen at port 48000: another program uses it. Choose another. Until then, it"
+        " listens at port 47777."
+    )
+    gone = replace(
+        home.NETWORK,
+        chosen=("Ethernet 2",),
+        missing=("Ethernet 2",),
+        fixed_port=48000,
+        port_problem=taken,
+    )
+    return _network(stage, gone)
+
+
+@scene
 def settings_language(stage: Stage) -> QWidget:
     """Another language was chosen."""
     window = _settings(stage)
@@ -109,6 +133,15 @@ def _engine(stage: Stage) -> MainWindow:
     window = _settings(stage)
     stage.backend.say(replace(home.home(), engine=said.READY))
     stage.reveal(window.settings, window.settings.engine)
+    return window
+
+
+def _network(stage: Stage, network: Network) -> MainWindow:
+    """Show the card of the network."""
+    window = _settings(stage)
+    state = home.home()
+    stage.backend.say(replace(state, node=replace(state.node, network=network)))
+    stage.reveal(window.settings, window.settings.network)
     return window
 
 

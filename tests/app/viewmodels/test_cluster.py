@@ -7,6 +7,7 @@ from fake_backend import computer
 from msgspec.structs import replace
 from scripted_window import home, study_pc
 
+from potluck.api.values.network import Medium
 from potluck.api.values.schema import ComputerState, Device, SpareCopy, Transfer
 from potluck.api.values.vitals import Vitals
 from potluck_app.viewmodels import cluster
@@ -128,6 +129,23 @@ def test_a_computer_says_how_hot_it_is_and_what_is_left_in_its_battery(
     vitals: Vitals | None, line: str
 ) -> None:
     mac = computer("Mac", "2", bytes_per_s=5e7, rtt_ms=12.0, vitals=vitals)
+
+    assert cluster.computer_cards(home(mac))[1].link == line
+
+
+@pytest.mark.parametrize(
+    ("medium", "line"),
+    [
+        (Medium(kind="wifi"), "Wi-Fi · 400 Mbit/s · 12 ms"),
+        (Medium(kind="cable"), "Cable · 400 Mbit/s · 12 ms"),
+        (Medium(kind="cable", mbit=1000), "Cable (1 Gbit/s) · 400 Mbit/s · 12 ms"),
+        (Medium(kind="vpn"), "VPN · 400 Mbit/s · 12 ms"),
+        (Medium(kind="virtual"), "400 Mbit/s · 12 ms"),
+        (Medium(), "400 Mbit/s · 12 ms"),
+    ],
+)
+def test_a_computer_says_what_its_link_goes_over_if_it_knows(medium: Medium, line: str) -> None:
+    mac = computer("Mac", "2", bytes_per_s=5e7, rtt_ms=12.0, medium=medium)
 
     assert cluster.computer_cards(home(mac))[1].link == line
 

@@ -293,6 +293,24 @@ def test_how_fast_models_are_downloaded_is_chosen(
     assert button(window, "download-5").isChecked()
 
 
+def test_what_closing_the_window_does_is_chosen(
+    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    window.go(window.settings)
+    backend.say(home())
+    settings = window.settings
+    assert [each.text() for each in settings.closing.values() if each.isChecked()] == [
+        "Go on while needed"
+    ]
+    assert settings.closing_means.text().startswith("A download, or a port that programs use")
+
+    qtbot.mouseClick(button(window, "closing-1"), LEFT)
+    assert settings._preferences.current.closing == "tray"
+    assert settings.closing_means.text().startswith("The model stays loaded")
+    qtbot.mouseClick(button(window, "closing-2"), LEFT)
+    assert settings._preferences.current.closing == "quit"
+
+
 def test_when_an_unused_model_is_unloaded_is_chosen(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:

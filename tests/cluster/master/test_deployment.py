@@ -1,11 +1,9 @@
 import asyncio
-from dataclasses import replace
 
 import pytest
 from fake_cluster import FakeComputer, devices, failing, run, until
 from fake_deployment import deployment_on, three
 
-from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.stage_deployment import Retries
 from potluck.errors import (
     BusyError,
@@ -409,43 +407,5 @@ def test_stopping_before_the_start_is_done_is_fine(model: LocalModel) -> None:
         await deployment.stop()
 
         assert "unload" in mac.calls
-
-    run(main())
-
-
-def test_a_stage_of_the_next_plan_is_told_who_had_its_layers_in_another_process(
-    model: LocalModel,
-) -> None:
-    async def main() -> None:
-        desk, laptop, mac = three()
-        before = await deployment_on(model, desk, laptop, mac, layers=(1, 1, 2))
-        before._ports = (11, 12, 13)
-        planned = (await deployment_on(model, desk, laptop, layers=(1, 3))).planned
-        computers = {c.node_id: c for c in (desk, laptop)}
-        after = Deployment(
-            planned=planned, epoch=8, computers=computers, changed=lambda: None, before=before
-        )
-        assert after.before is before
-        first, second = (before.left_to(task, after.tasks) for task in after.tasks)
-        assert (first.epoch, first.hops) == (7, ())  # it has its layer itself
-        assert [(hop.node_id, hop.layers) for hop in second.hops] == [(mac.node_id, (2, 4))]
-        assert {address.port for hop in second.hops for address in hop.addresses} == {13}
-
-        await before.stop(keep={desk.node_id, laptop.node_id})  # the mac is unloaded
-        assert before.left_to(after.tasks[1], after.tasks).hops == ()
-
-    run(main())
-
-
-def test_a_device_that_has_no_stage_of_the_next_plan_is_not_named_as_it_is_freed(
-    model: LocalModel,
-) -> None:
-    async def main() -> None:
-        desk, laptop, _ = three()
-        before = await deployment_on(model, desk, laptop, layers=(2, 2))
-        before._ports = (11, 12)
-        before.tasks[1].stage = replace(before.tasks[1].stage, device="cuda:0")
-        after = await deployment_on(model, desk, laptop, layers=(3, 1))
-        assert before.left_to(after.tasks[0], after.tasks).hops == ()
 
     run(main())

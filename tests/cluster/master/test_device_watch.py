@@ -62,7 +62,7 @@ class Watched:
         await self.watch.look(self.now)
         await self.watch.look(self.now)  # at what was measured by the look before
         self.home.master.weigh()
-        await until(lambda: not self.home.master._improving)
+        await until(lambda: not self.home.master._weighing.is_under_way)
         await self.watch.look(self.now)
 
 

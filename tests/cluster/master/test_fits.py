@@ -13,7 +13,7 @@ from potluck.hub.variants import quantised_config
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 GB = 10**9
 

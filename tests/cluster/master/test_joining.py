@@ -30,7 +30,7 @@ async def weighed(home: Home, *computers: FakeComputer) -> None:
     """These computers come, and the plan in force was weighed with them."""
     await home.computers.come(*computers)
     home.master.weigh()
-    await until(lambda: not home.master._improving)
+    await until(lambda: not home.master._weighing.is_under_way)
 
 
 def test_a_fast_computer_that_comes_is_used_at_once(home: Home) -> None:
@@ -61,7 +61,7 @@ def test_its_weights_are_sent_while_the_plan_before_goes_on(home: Home) -> None:
         assert home.master.deployment is before
         assert generator.broken is None
         home.laptop.gates["send_weights"].set()
-        await until(lambda: not home.master._improving)
+        await until(lambda: not home.master._weighing.is_under_way)
         assert home.stages == ["Laptop"]
         assert home.laptop.calls.count("send_weights") == 1
 
@@ -80,7 +80,7 @@ def test_it_loads_its_layers_while_the_plan_before_goes_on(home: Home) -> None:
         assert home.master.deployment is before
         assert home.master.is_ready
         home.laptop.gates["load"].set()
-        await until(lambda: not home.master._improving)
+        await until(lambda: not home.master._weighing.is_under_way)
         assert home.stages == ["Laptop"]
 
     run(main())

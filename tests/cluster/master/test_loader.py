@@ -144,12 +144,12 @@ def test_a_faster_plan_waits_for_the_answers_under_way_but_not_for_ever(
         await home.computers.come(home.laptop)
         home.master.weigh()
         await until(lambda: home.laptop.is_loaded)
-        await until(lambda: not home.master._improving or answers_s)
+        await until(lambda: not home.master._weighing.is_under_way or answers_s)
 
         assert home.stages == (["Desk"] if answers_s else ["Laptop"])
         tokens += [token.token_id async for token in stream]
         assert tokens == expected([1, 2], 9)
-        await until(lambda: not home.master._improving)
+        await until(lambda: not home.master._weighing.is_under_way)
         assert home.stages == ["Laptop"]
 
     run(main())

@@ -25,7 +25,7 @@ from potluck.errors import (
     PeerLostError,
     UsageError,
 )
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.plan.search import Stop
 from potluck.plan.shape import shape_of
 from potluck.store.registry import LocalModel, random_model

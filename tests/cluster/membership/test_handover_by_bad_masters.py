@@ -10,7 +10,7 @@ from fake_cluster import Run
 from whole_nodes import eventually, folders_of, paired, running
 
 from potluck.api.values.schema import ListenRequest, MainRequest, RoleRequest
-from potluck.cluster.membership.handover import MAX_HELPERS
+from potluck.cluster.membership.handover_answers import MAX_HELPERS
 from potluck.cluster.membership.handover_words import NOT_JOINED
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.node import Node

@@ -9,8 +9,9 @@ import pytest
 from fake_cluster import run, until
 from stage_programs import DEAF, READY, Process
 
-from potluck.cluster.processes.handle import HandleTimes, StageHandle
+from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadStage, StageSettings
+from potluck.cluster.processes.stage_process import HandleTimes
 from potluck.cluster.processes.watchdog import WatchTimes
 from potluck.errors import EngineError, IntegrityError
 from potluck.wire.measuring_messages import Profile

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept_engine import KeptEngine
 from tiny_wheels import make_wheels, wheel_of
 
 from potluck.cluster.runtime.sharing import Source, WheelClient, WheelServer
@@ -114,3 +115,10 @@ def home(tmp_path: Path) -> Generator[Home]:
 def paths(tmp_path: Path) -> tuple[Path, Path]:
     """Files of a torch of 5 MB, more than two chunks, and of a package that it needs."""
     return make_wheels(tmp_path / "made", filling=5_000_000)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Generator[KeptEngine]:
+    """What keeps the engine of a computer, none of which is there yet."""
+    with KeptEngine.of(tmp_path) as engine:
+        yield engine

@@ -22,7 +22,7 @@ from potluck.errors import (
 )
 from potluck.ids import SessionId
 from potluck.model.config import ModelConfig
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.wire.activation_messages import (
     CloseSession,
     Forward,

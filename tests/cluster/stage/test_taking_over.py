@@ -8,8 +8,9 @@ import torch
 from tiny_models import SESSION, Reference, make_model
 from transfer_wire import NOTHING, UnderWay, Wire
 
-from potluck.cluster.stage import transfers
-from potluck.cluster.stage.transfers import MOST_FETCHED, CacheTarget, StageBefore, Transfers
+from potluck.cluster.stage import giving
+from potluck.cluster.stage.giving import MOST_FETCHED
+from potluck.cluster.stage.transfers import CacheTarget, StageBefore, Transfers
 from potluck.engine.caches.left_sessions import LeftSessions
 from potluck.engine.stage import Stage
 from potluck.errors import InvalidStepError, OutOfMemoryError, PotluckError
@@ -25,6 +26,7 @@ from potluck.wire.cache_messages import (
 END = 40
 EXPECT = ExpectCache(epoch=2, session=SESSION, step=1, transfer="t", position=0, end=END, before=1)
 TAKE = TakeCache(epoch=2, session=SESSION, step=2, transfer="t", position=END)
+KEY = "ab" * 16  # of the plan before
 CUT = 2  # the layers before it were in the process of the new stage
 
 
@@ -57,12 +59,12 @@ class Change(UnderWay):
         self.link = here_link
         self.left: LeftSessions = first.left(is_in_force=False)
         source = CacheTarget(cast("Any", here_link), range(CUT, layers))
-        before = StageBefore(1, self.left, [source])
+        before = StageBefore(1, self.left, [source], KEY)
         self.taken: list[int] = []
         self.receiver = Transfers(
             self.stage, 2, [], lambda message: self.taken.append(message.position), before
         )
-        self.sender = Transfers(self.second, 1, [], lambda _: None)
+        self.sender = Transfers(self.second, 1, [], lambda _: None, key=KEY)
         here_link.receive, self.there.receive = self.receiver.receive, self.sender.receive
 
     @staticmethod
@@ -154,9 +156,31 @@ def test_what_nobody_has_is_refused_before_there_is_room_for_it(llama: Reference
 )
 def test_who_asks_for_what_is_not_there_is_told(llama: Reference, epoch: int, session: str) -> None:
     change = Change(llama)
-    fetch = FetchCache(epoch=epoch, session=session, transfer="x", layers=(0, 1 << 40), end=END)
+    fetch = FetchCache(
+        epoch=epoch, session=session, transfer="x", layers=(0, 1 << 40), end=END, key=KEY
+    )
     change.sender.receive(cast("Any", change.there), fetch, NOTHING)
     assert [type(message) for message in change.there.sent] == [CacheGivenUp]
+
+
+@pytest.mark.parametrize("key", [None, "cd" * 16], ids=["none", "of another plan"])
+@pytest.mark.parametrize("epoch", [1, 2], ids=["before", "in force"])
+def test_who_was_not_told_the_key_of_the_plan_gets_nothing(
+    llama: Reference, key: str | None, epoch: int
+) -> None:
+    """Only computers of that plan, and of the next one, are told it."""
+    change = Change(llama)
+    asked = change.sender if epoch == 1 else change.receiver
+    for known in (1, epoch):  # in force, or left by the plan before
+        fetch = FetchCache(
+            epoch=known, session=SESSION, transfer="x", layers=(0, 1), end=END, key=key
+        )
+        asked.receive(cast("Any", change.there), fetch, NOTHING)
+    told = [each for each in change.there.sent if isinstance(each, CacheGivenUp)]
+    assert len(told) == len(change.there.sent) == 2
+    assert {each.message for each in told} == {
+        "Neither that plan nor the next one names this computer."
+    }
 
 
 def test_one_computer_does_not_fetch_without_end(
@@ -164,10 +188,12 @@ def test_one_computer_does_not_fetch_without_end(
 ) -> None:
     """Neither more caches at a time, nor more bytes than for one and a piece of each, on however many connections."""
     whole = Change(llama)
-    fetch = FetchCache(epoch=1, session=SESSION, transfer="x", layers=(0, 1 << 40), end=END)
+    fetch = FetchCache(
+        epoch=1, session=SESSION, transfer="x", layers=(0, 1 << 40), end=END, key=KEY
+    )
     whole.sender.receive(cast("Any", whole.there), fetch, NOTHING)
     pieces = [payload.nbytes for _, message, payload in whole.under_way if payload.nbytes]
-    monkeypatch.setattr(transfers, "UNWRITTEN", sum(pieces) // 2)
+    monkeypatch.setattr(giving, "UNWRITTEN", sum(pieces) // 2)
     change = Change(llama)
     ends = [Wire(change) for _ in range(MOST_FETCHED + 3)]
     for number, end in enumerate(ends):
@@ -178,7 +204,7 @@ def test_one_computer_does_not_fetch_without_end(
     told = [type(message) for end in ends for message in end.sent]
     assert told.count(CacheGivenUp) == 3
     on_its_way = sum(payload.nbytes for _, _, payload in change.under_way)
-    assert on_its_way < 5 * transfers.UNWRITTEN + MOST_FETCHED * max(pieces)
+    assert on_its_way < 5 * giving.UNWRITTEN + MOST_FETCHED * max(pieces)
 
 
 def test_nothing_is_read_of_what_was_given_back(llama: Reference) -> None:

@@ -8,7 +8,7 @@ import torch
 from tiny_models import SESSION, Reference, make_model
 from transfer_wire import NOTHING, UnderWay, Wire
 
-from potluck.cluster.stage import transfers
+from potluck.cluster.stage import giving
 from potluck.cluster.stage.transfers import CacheTarget, Transfers
 from potluck.engine.caches import session_transfer
 from potluck.engine.stage import Stage
@@ -90,7 +90,7 @@ def test_no_more_is_on_its_way_than_the_other_side_writes(
     llama: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_transfer, "PIECE", 1000)
-    monkeypatch.setattr(transfers, "UNWRITTEN", 3000)
+    monkeypatch.setattr(giving, "UNWRITTEN", 3000)
     ends = Ends(llama)
     ends.receiver.expect(EXPECT)
     ends.sender.send(SEND)

@@ -5,6 +5,7 @@ from fake_cluster import run, until
 from fake_engine import DEVICE, assign
 from worker_rig import Party, Rig, join
 
+from potluck.api.values import network
 from potluck.api.values import vitals as schema
 from potluck.errors import (
     PeerLostError,
@@ -22,6 +23,7 @@ from potluck.wire.messages import (
     CacheHop,
     Hop,
     Load,
+    Medium,
     PlanBefore,
     RankPlace,
     Revoked,
@@ -58,6 +60,10 @@ def test_a_master_hears_at_once_what_is_lent_and_then_what_changes(tmp_path: Pat
             rig.links.announce()
             await until(lambda: len(control.statuses) > 3)
             assert control.statuses[3].vitals == Vitals(battery=0.5, heat_c=70.0)
+            rig.medium = network.Medium(kind="cable", mbit=1000)
+            rig.links.announce()
+            await until(lambda: len(control.statuses) > 4)
+            assert control.statuses[4].medium == Medium(kind="cable", mbit=1000)
             control.link.close()
             await until(lambda: not rig.links.master_names())
 

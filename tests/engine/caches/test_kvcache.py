@@ -8,17 +8,12 @@ import pytest
 import torch
 from cache_pools import CPU, FULL, ROW, WINDOW, A, B, make_pool
 
-from potluck.engine.caches.kvcache import GRANULE, IndexedCache, LatentCache, LayerCache, StateCache
+from potluck.engine.caches.kvcache import GRANULE, IndexedCache, LayerCache
+from potluck.engine.caches.latent_cache import LatentCache
 from potluck.engine.caches.new_cache import new_cache
-from potluck.model.caches import (
-    CacheSpec,
-    FullCache,
-    KeysAndValues,
-    Latent,
-    RecurrentCache,
-    State,
-    WindowCache,
-)
+from potluck.engine.caches.state_cache import StateCache
+from potluck.model.cache_rows import KeysAndValues, Latent, State
+from potluck.model.caches import CacheSpec, FullCache, RecurrentCache, WindowCache
 
 LATENT = Latent(rank=6, rope=4, number_bytes=4)
 STATE = RecurrentCache(row=State(shapes=((2, 3), (5,))), checkpoints=3, every=10)

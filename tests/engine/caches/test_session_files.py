@@ -17,7 +17,8 @@ from potluck.engine.caches.session_file import parts_of
 from potluck.engine.caches.session_files import RESERVE, SessionFiles
 from potluck.engine.caches.session_keeper import SessionKeeper
 from potluck.ids import SessionId
-from potluck.model.caches import CacheSpec, RecurrentCache, RowsAndStateCache, State
+from potluck.model.cache_rows import State
+from potluck.model.caches import CacheSpec, RecurrentCache, RowsAndStateCache
 
 TOKENS = list(range(1000))
 STATES = RecurrentCache(row=State(shapes=((3, 4),)))

@@ -13,7 +13,8 @@ from potluck.engine.caches.session_transfer import Piece, RowReceiver, RowSender
 from potluck.engine.stage import Stage
 from potluck.errors import InvalidStepError, NeedReplayError, OutOfMemoryError, PromptError
 from potluck.ids import SessionId
-from potluck.model.caches import FullCache, KeysAndValues, RecurrentCache, State, WindowCache
+from potluck.model.cache_rows import KeysAndValues, State
+from potluck.model.caches import FullCache, RecurrentCache, WindowCache
 from potluck.model.schemes import Cache, Scheme
 from potluck.wire.activation_messages import TensorHeader
 

@@ -10,7 +10,7 @@ import torch
 from config_layers import attention, with_each_mixer, with_layers
 from tiny_models import Reference, make_model
 
-from potluck.engine.generated.run import generated_layer, is_generable
+from potluck.engine.generated.layers import generated_layer, is_generable
 from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.attending.attention_fields import KINDS
 from potluck.engine.kernels.decoding.layer_shape import LayerShape

@@ -12,13 +12,15 @@ from stage_steps import OTHER, forward
 from tiny_models import CONTEXT, SESSION, Reference, difference
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, StateCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.blocks import DecoderLayer, LayerRun
 from potluck.engine.stage import Stage
 from potluck.errors import NeedReplayError, OutOfMemoryError
 from potluck.ids import SessionId
-from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State, session_bytes
+from potluck.model.cache_rows import State
+from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, session_bytes
 from potluck.model.families.facts import LayerNorms
 
 MakeReference = Callable[..., Reference]

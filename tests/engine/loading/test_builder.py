@@ -49,7 +49,7 @@ def test_attention_without_kernels_is_that_of_torch_also_where_weights_are_packe
     reference = make_reference("llama, whole blocks")
     ids, sizes = reference.prompt(20), (16, 1, 1, 1, 1)
     generated = Pipeline(reference, [], "int4").run_in_pieces(ids, sizes)
-    for module in ("potluck.engine.generated.attention", "potluck.engine.generated.run"):
+    for module in ("potluck.engine.generated.attention", "potluck.engine.generated.layers"):
         monkeypatch.setattr(f"{module}.has_kernels", lambda _: False)
 
     pipeline = Pipeline(reference, [], "int4")

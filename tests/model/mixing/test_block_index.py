@@ -9,7 +9,7 @@ from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
 from potluck.model.mixing.block_index import BlockIndexSpec
 from potluck.model.mixing.mixers import AttentionSpec
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 FLASH = SHAPES["qwen3.8-flash-next"]
 

@@ -9,7 +9,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.formats import F32
 from potluck.model.mixing.delta_net import DeltaNetSpec
 from potluck.model.mixing.mixers import AttentionSpec
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.model.tensor_formats import tensor_format
 
 NEXT = SHAPES["qwen3-next-80b-a3b"]

@@ -8,7 +8,7 @@ from potluck.errors import InvalidConfigError
 from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
 from potluck.model.mixing.latent import LatentSpec
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 
 def read(name: str = "deepseek-v2-lite", **changes: Any) -> tuple[ModelConfig, LatentSpec]:

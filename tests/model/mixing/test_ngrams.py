@@ -13,7 +13,7 @@ from potluck.model.caches import CacheSizes, RecurrentCache
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint
 from potluck.model.mixing.ngrams import NgramSpec
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 
 FLASH = SHAPES["qwen3.8-flash-next"]
 TABLE = 320_001_536  # rows of 160 numbers in Qwen3.8-Flash-Next, 128 tensors of 2,500,012

@@ -6,7 +6,7 @@ import pytest
 
 from potluck.errors import InvalidConfigError
 from potluck.model.config import ModelConfig
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.model.tensor_formats import tensor_format
 from potluck.plan.shape import shape_of
 

@@ -5,8 +5,8 @@ from PySide6.QtWidgets import QFrame, QWidget
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.advice import Advice
 from potluck_app.views.widgets.boxes import hbox, vbox
-from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import IconButton, announce, button, clear, label
+from potluck_app.views.widgets.flow import Flow
 
 
 class AdviceLine(QFrame):

@@ -176,7 +176,7 @@ class ChatView(QWidget):
         vbox(
             title, self._empty_line, 16, self.examples, 8, self.suggestion, parent=inner, spacing=8
         )
-        vbox((None, 2), WidthLimit(inner, 640), (None, 3), parent=page, margins=(24, 0, 24, 0))
+        vbox((None, 2), WidthLimit(inner, 640), (None, 3), parent=page, margins=(24, 10, 24, 10))
         return scrolling(page, "New chat")
 
     def _make_bottom(self) -> QWidget:

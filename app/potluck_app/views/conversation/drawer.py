@@ -30,6 +30,7 @@ from potluck_app.views.widgets.controls import (
     scrolling,
     set_property,
 )
+from potluck_app.views.widgets.disclosure import Disclosure
 from potluck_app.views.widgets.words import Menu
 
 WIDTH = 300
@@ -124,6 +125,14 @@ def parsed(number: _Number, text: str) -> float | int | None:
     return value
 
 
+def _meant(number: _Number) -> str:
+    """Say what a field takes."""
+    kind = "a whole number" if number.is_whole else "a number"
+    if number.high < _MAX_TOKENS:
+        return f"{number.title} is {kind} from {number.low:g} to {number.high:g}."
+    return f"{number.title} is {kind}, {number.low:g} or more."
+
+
 class Drawer(QFrame):
     """The options of the shown conversation. Each change counts from the next message on.
 
@@ -152,10 +161,7 @@ class Drawer(QFrame):
         self.fields: dict[str, QLineEdit] = {}
         self._rows: list[tuple[_Number, QWidget]] = []
         self._is_advanced = False
-        self.advanced = IconButton(
-            theme, "chevron-right", "", "drawer-advanced", text=_SHOW_ADVANCED
-        )
-        self.advanced.setProperty("kind", "inline")
+        self.advanced = Disclosure(theme, _SHOW_ADVANCED, "", "drawer-advanced")
         self.advanced.clicked.connect(self._toggle_advanced)
         self.error = label("", "error", wrap=True, name="drawer-error")
         self.load = button("Load with this context", "drawer-load", self._load)
@@ -264,7 +270,7 @@ class Drawer(QFrame):
         text = _HIDE_ADVANCED if is_advanced else _SHOW_ADVANCED
         self.advanced.set_text(text)
         self.advanced.setAccessibleName(text)
-        self.advanced.set_icon("chevron-down" if is_advanced else "chevron-right")
+        self.advanced.show_open(is_advanced)
         self._show_rows()
 
     def _show_rows(self) -> None:
@@ -299,9 +305,7 @@ class Drawer(QFrame):
             try:
                 changes[number.name] = parsed(number, self.fields[number.name].text())
             except ValueError:
-                kind = "a whole number" if number.is_whole else "a number"
-                high = f" to {number.high:g}" if number.high < _MAX_TOKENS else " or more"
-                self._say(f"{number.title} is {kind} of {number.low:g}{high}.")
+                self._say(_meant(number))
                 set_property(self.fields[number.name], "wrong", "true")
                 return
         self._chat.set_settings(msgspec.structs.replace(self._chat.settings, **changes))

@@ -18,9 +18,9 @@ from potluck_app.views.conversation.editor import Editor
 from potluck_app.views.conversation.thinking import ThinkingView
 from potluck_app.views.conversation.versions import VersionSwitch
 from potluck_app.views.widgets.boxes import STRETCH, hbox, vbox
-from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.code import CodeView
 from potluck_app.views.widgets.controls import CopyButton, IconButton, button, discard, label
+from potluck_app.views.widgets.flow import Flow
 from potluck_app.views.widgets.folding import Folding
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.prose import BETWEEN_ITEMS, ProseView

@@ -54,7 +54,7 @@ class ModelPicker(ToolButton):
         """How many pixels this model takes, with the computers on which it runs, or "" without them."""
         self.ensurePolished()
         text = said(f"{name} · {_on(where)}" if where else name)
-        return self.fontMetrics().horizontalAdvance(text) + _AROUND
+        return self.fontMetrics().horizontalAdvance(text) + 1 + _AROUND  # as Qt rounds it
 
     def fit(self, width: int) -> None:
         """Take no more than this width: what does not fit ends in an ellipsis."""

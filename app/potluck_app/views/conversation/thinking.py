@@ -4,10 +4,10 @@ from PySide6.QtWidgets import QWidget
 
 from potluck_app.theme import Theme
 from potluck_app.views.widgets.boxes import STRETCH, hbox, vbox
-from potluck_app.views.widgets.controls import IconButton
+from potluck_app.views.widgets.disclosure import Disclosure
 from potluck_app.views.widgets.plain import PlainView
 
-_INDENT = 22  # pixels, as far as the text of the line above is from its icon
+_INDENT = 16  # pixels, which tell the thoughts from the reply
 
 
 class ThinkingView(QWidget):
@@ -15,8 +15,7 @@ class ThinkingView(QWidget):
 
     def __init__(self, theme: Theme) -> None:
         super().__init__()
-        self.toggle = IconButton(theme, "chevron-right", "", "reply-thinking", text="Thinking…")
-        self.toggle.setProperty("kind", "inline")
+        self.toggle = Disclosure(theme, "Thinking…", "", "reply-thinking")
         self.toggle.clicked.connect(self._toggle)
         self.text = PlainView(theme, "Thoughts", "body2")
         head = hbox(self.toggle, STRETCH)
@@ -42,7 +41,7 @@ class ThinkingView(QWidget):
 
     def _toggle(self) -> None:
         self.text.setVisible(self.text.isHidden())
-        self.toggle.set_icon("chevron-right" if self.text.isHidden() else "chevron-down")
+        self.toggle.show_open(not self.text.isHidden())
         self._name()
 
     def _name(self) -> None:

@@ -24,7 +24,8 @@ from potluck_app.views.widgets.controls import (
     button,
     label,
 )
-from potluck_app.views.widgets.folding import Folding
+from potluck_app.views.widgets.disclosure import Disclosure
+from potluck_app.views.widgets.folding import Folding, Headed
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described, Menu
 
@@ -58,8 +59,7 @@ class ModelCardView(QFrame):
         self.bar = LayerBar(theme)
         self.meter = Meter(theme, "Progress of the model")
         self.line = label("", "meta", wrap=True, name="model-line")
-        self.why = IconButton(theme, "chevron-right", "Why it runs so", "model-why", text="Why so?")
-        self.why.setProperty("kind", "inline")  # below the line, it begins where that begins
+        self.why = Disclosure(theme, "Why so?", "Why it runs so", "model-why")
         self.why.clicked.connect(self._toggle_why)
         self._explanation = label("", "meta", wrap=True, name="model-explanation")
         self._explanation.hide()
@@ -67,10 +67,12 @@ class ModelCardView(QFrame):
         self._head = hbox(
             (self.name, 100), self.pill, STRETCH, self.figures, self.choose, self.unload, spacing=12
         )
-        self._second = hbox((self._below, 1), spacing=12)
+        self._left = QWidget()  # on a narrow page, for what stands beside the name on a wide one
+        self._left.hide()
+        self._second = hbox(parent=self._left)
         vbox(
             self._head,
-            self._second,
+            Headed(self._left, self._below, self._figures_width, below=6),
             self.bar,
             self.meter,
             summary,
@@ -120,19 +122,23 @@ class ModelCardView(QFrame):
         """Lay the card out for a narrow page, or for a wide one."""
         if is_narrow != self._is_narrow:
             self._is_narrow = is_narrow
-            left = Qt.AlignmentFlag.AlignLeft
             row, place = (self._second, 0) if is_narrow else (self._head, 1)
-            row.insertWidget(place, self.pill, 0, left)  # alone there, too
+            row.insertWidget(place, self.pill)
             row, place = (self._second, 1) if is_narrow else (self._head, self._head.count() - 1)
-            row.insertWidget(place, self.choose, 0, left)
+            row.insertWidget(place, self.choose)
+            self._left.setVisible(is_narrow)
         self._place_figures()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._place_figures()
 
+    def _figures_width(self) -> int:
+        """How many pixels the figures take in one line."""
+        return self.figures.sizeHint().width()
+
     def _place_figures(self) -> None:
-        is_long = self.figures.sizeHint().width() > _FIGURES * self.width()
+        is_long = self._figures_width() > _FIGURES * self.width()
         is_below = self._is_narrow or is_long
         self.figures.setVisible(self._figured and not is_below)
         self._below.setVisible(self._figured and is_below)
@@ -145,7 +151,7 @@ class ModelCardView(QFrame):
 
     def _toggle_why(self) -> None:
         self._explanation.setVisible(self._explanation.isHidden())
-        self.why.set_icon("chevron-right" if self._explanation.isHidden() else "chevron-down")
+        self.why.show_open(not self._explanation.isHidden())
 
 
 class ComputerCardView(Described, QFrame):
@@ -183,7 +189,7 @@ class ComputerCardView(Described, QFrame):
         names, needs = QWidget(), self.name.needed_width
         vbox(self.name, self._hardware, parent=names, spacing=1)
         head = Folding(names, self.pill, needs, lead=self._icon, tail=self._menu)
-        self._foot = hbox(self._memory, (self._link, 1), spacing=_GAP)
+        self._foot = Headed(self._memory, self._link, self._link.needed_width, gap=_GAP)
         vbox(
             head,
             self._meter,
@@ -227,12 +233,8 @@ class ComputerCardView(Described, QFrame):
         self._place_link()
 
     def _place_link(self) -> None:
-        """Put the link beside the memory, or below it where it would be cut."""
-        words = self._link.needed_width()
-        room = self.width() - 2 * _SIDE - _GAP - self._memory.sizeHint().width()
-        direction, is_below = QBoxLayout.Direction, words > room
-        self._foot.setDirection(direction.TopToBottom if is_below else direction.LeftToRight)
-        self._foot.setSpacing(4 if is_below else _GAP)
+        """Let the link end where the card ends, or begin where the memory begins if it is below that."""
+        is_below = self._foot.is_folded(self.width() - 2 * _SIDE)
         side = Qt.AlignmentFlag.AlignLeft if is_below else Qt.AlignmentFlag.AlignRight
         self._link.setAlignment(side | Qt.AlignmentFlag.AlignVCenter)
 
@@ -298,7 +300,7 @@ class JoinCardView(Described, QFrame):
         self.ignore = button("Ignore", "join-ignore", self._ignore)
         self.add = button("Add", "join-add", self._add, kind="primary")
         texts = vbox(self._title, self._text, spacing=2)
-        buttons = hbox(STRETCH, self.ignore, self.add, spacing=6)
+        buttons = hbox(STRETCH, self.ignore, self.add, spacing=8)
         self._row = hbox(
             (texts, 1), self.code, buttons, parent=self, margins=(16, 12, 16, 12), spacing=12
         )

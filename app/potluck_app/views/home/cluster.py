@@ -135,8 +135,12 @@ class ClusterView(QWidget):
     def _place_computers(self) -> None:
         while self._grid.takeAt(0) is not None:
             pass
+        span = (
+            self._columns if len(self._computers) == 1 else 1
+        )  # alone, as wide as what is around it
         for number, view in enumerate(self._computers.values()):
-            self._grid.addWidget(view, number // self._columns, number % self._columns)
+            row, column = divmod(number, self._columns)
+            self._grid.addWidget(view, row, column, 1, span)
         for column in range(2):
             self._grid.setColumnStretch(column, 1 if column < self._columns else 0)
 

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QFrame, QWidget
 from potluck_app.backend import Backend
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.doctor import Doctor, FindingRow
+from potluck_app.views.home.fixing import MEANS, FixRow, Means
 from potluck_app.views.widgets.boxes import hbox, vbox
 from potluck_app.views.widgets.controls import (
     CopyButton,
@@ -32,6 +33,7 @@ class DoctorDialog(Dialog):
         theme: of the window.
         backend: the node, which looks.
         on_address: lets the person enter the address of another computer; None: not offered.
+        means: how the system is asked to do what only an administrator may.
     """
 
     def __init__(
@@ -40,9 +42,10 @@ class DoctorDialog(Dialog):
         theme: Theme,
         backend: Backend,
         on_address: Callable[[], object] | None = None,
+        means: Means = MEANS,
     ) -> None:
         super().__init__(parent, "doctor", "Doctor", _WIDTH)
-        self._theme = theme
+        self._theme, self._window, self._means = theme, parent.window(), means
         self.doctor = Doctor(backend, self)
         self.summary = label("", "body2", wrap=True, name="doctor-summary")
         self._column = vbox(spacing=10)
@@ -74,11 +77,20 @@ class DoctorDialog(Dialog):
         if doctor.is_looking:
             return  # what was found before stays until there is an answer
         clear(self._column)
-        self.findings = [FindingView(self._theme, row) for row in doctor.rows]
+        self.findings = [FindingView(self._theme, row, self._fix(row)) for row in doctor.rows]
         for finding in self.findings:
             self._column.addWidget(finding)
             finding.show()  # now, so that its height counts
         self.fit()
+
+    def _fix(self, row: FindingRow) -> FixRow | None:
+        """The button that has the system do what the command of a finding says, where it can be asked."""
+        words = self._means.asking(row.command) if row.command else None
+        if words is None:
+            return None
+        fix = FixRow(words, self._window, self._means)
+        fix.fixed.connect(self.doctor.examine)
+        return fix
 
     def _want_address(self) -> None:
         self.accept()
@@ -89,8 +101,9 @@ class DoctorDialog(Dialog):
 class FindingView(Described, QFrame):
     """One finding. What is well takes one line, what is not also says what to do."""
 
-    def __init__(self, theme: Theme, row: FindingRow) -> None:
+    def __init__(self, theme: Theme, row: FindingRow, fix: FixRow | None) -> None:
         super().__init__()
+        self.fix = fix
         self.setProperty("card", "true")
         parts = (row.pill, row.title, row.text, row.action)
         self.setAccessibleName(" · ".join(filter(None, parts)))
@@ -107,6 +120,8 @@ class FindingView(Described, QFrame):
             self.command.setCursorPosition(0)
             copy = CopyButton(theme, "Copy command", "doctor-command-copy", self.command.text)
             column.addLayout(hbox((self.command, 1), copy, spacing=8))
+        if fix is not None:
+            column.addWidget(fix)
 
 
 def open_doctor(

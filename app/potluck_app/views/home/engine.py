@@ -1,7 +1,6 @@
 """The card about the engine, where it is not installed yet: what is missing, how far it is, and one thing to do."""
 
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QWidget
+from PySide6.QtWidgets import QWidget
 
 from potluck.api.values.engine import Engine, EngineRequest
 from potluck.api.values.schema import ClusterState
@@ -11,11 +10,12 @@ from potluck_app.language import said
 from potluck_app.theme import Theme
 from potluck_app.views.widgets.boxes import Margins, hbox, vbox
 from potluck_app.views.widgets.controls import announce, button, card_frame, label
+from potluck_app.views.widgets.folding import Folding
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described
 
 _QUIET = ("own", "ready")
-_NARROW = 440  # pixels of the card
+_WORDS = 300  # pixels beside the button; narrower words stand above it
 
 
 class EngineCard(Described, QWidget):
@@ -34,20 +34,16 @@ class EngineCard(Described, QWidget):
         self.meter = Meter(theme, "Progress of the engine")
         self.install = button("Install", "engine-install", self._install, kind="primary")
         self.stop = button("Stop", "engine-stop", self._stop)
-        self._head = hbox((self.text, 1), self.install, self.stop, spacing=10)
+        told, action = QWidget(), QWidget()
+        vbox(self.text, self.meter, parent=told, spacing=8)
+        hbox(self.install, self.stop, parent=action)
         card = card_frame()
-        vbox(self._head, self.meter, parent=card, margins=(16, 11, 14, 12), spacing=8)
+        row = Folding(told, action, lambda: theme.px(_WORDS))
+        vbox(row, parent=card, margins=(16, 11, 14, 12))
         vbox(card, parent=self, margins=margins)
         backend.state_changed.connect(self.show_state)
         self._phase = ""
         self.show_state(backend.live_state)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Put the button beside the text, or below it where both would be narrow."""
-        super().resizeEvent(event)
-        is_narrow = event.size().width() < self._theme.px(_NARROW)
-        direction = QBoxLayout.Direction
-        self._head.setDirection(direction.TopToBottom if is_narrow else direction.LeftToRight)
 
     def show_state(self, state: ClusterState | None) -> None:
         """Show what the node says; nothing while it says nothing."""

@@ -7,8 +7,8 @@ from PySide6.QtWidgets import QFrame, QWidget
 
 from potluck_app.theme import Theme
 from potluck_app.views.widgets.boxes import hbox, vbox
-from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import TintedIcon, announce, button, label
+from potluck_app.views.widgets.flow import Flow
 
 _TITLE, _TEXT = (
     "Looking for your computers",

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from PySide6.QtCore import Qt, QUrl
-from PySide6.QtGui import QDesktopServices, QResizeEvent
-from PySide6.QtWidgets import QBoxLayout, QFrame, QLabel, QMenu, QSizePolicy, QWidget
+from PySide6.QtCore import QUrl
+from PySide6.QtGui import QDesktopServices
+from PySide6.QtWidgets import QFrame, QLabel, QMenu, QSizePolicy, QWidget
 
 from potluck.api.values.hub import DownloadAction
 from potluck_app import resources
@@ -13,7 +13,6 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels.library import Library
 from potluck_app.viewmodels.model_rows import Badge, DownloadRow, HubRow, ModelRow, VariantRow
 from potluck_app.views.widgets.boxes import hbox, vbox
-from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import (
     ElidedLabel,
     IconButton,
@@ -28,13 +27,13 @@ from potluck_app.views.widgets.controls import (
     set_property,
 )
 from potluck_app.views.widgets.dialogs import Confirmation, confirm
-from potluck_app.views.widgets.folding import Folding
+from potluck_app.views.widgets.flow import Flow
+from potluck_app.views.widgets.folding import Folding, Headed
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described, Menu
 
 _MARGINS = (16, 13, 16, 13)
-_FACTS = 260  # pixels beside a state or a button; narrower facts stand in a line of their own
-_TOP = Qt.AlignmentFlag.AlignTop
+_FACTS = 300  # pixels beside a state or a button; narrower facts stand in lines of their own
 
 Row = TypeVar("Row")
 
@@ -93,7 +92,7 @@ class ModelCardView(Described, QFrame):
         head = Folding(self.name, self.use, needs, lead=icon, tail=self.more)
         vbox(
             head,
-            BadgeRow(self.pill, self.facts),
+            Headed(self.pill, self.facts, lambda: theme.px(_FACTS)),
             self.fit,
             self.note,
             parent=self,
@@ -211,12 +210,12 @@ class HubCardView(Described, QFrame):
         self.action = button("", "hub-action", self._act)
         self.more = IconButton(theme, "more", "", "hub-more")
         self.more.clicked.connect(self._open_menu)
-        self.variants = vbox(spacing=6)
+        self.variants = vbox(spacing=10)
         self.lock = TokenForm(library, self.open_page)
         vbox(
             Folding(self.name, self.action, self.name.needed_width, tail=self.more),
             self.about,
-            BadgeRow(self.pill, self.facts),
+            Headed(self.pill, self.facts, lambda: theme.px(_FACTS)),
             self.fit,
             self.note,
             self.lock,
@@ -247,6 +246,7 @@ class HubCardView(Described, QFrame):
         if row.variants != self._shown:
             self._shown = row.variants
             clear(self.variants)
+            self.variants.setContentsMargins(0, 8 if row.variants else 0, 0, 0)
             for variant in row.variants:
                 self.variants.addWidget(self._variant(variant))
 
@@ -310,7 +310,7 @@ class HubCardView(Described, QFrame):
         choose = button(name, f"variant-{variant.name}", act)
         choose.setAccessibleName(f"{name} {variant.name} of {self._row.title}")
         row = QWidget()
-        row.setLayout(Folding(texts, choose, lambda: _FACTS))
+        row.setLayout(Folding(texts, choose, lambda: self._theme.px(_FACTS)))
         return row
 
 
@@ -361,21 +361,3 @@ def _show(line: QLabel, text: str) -> None:
 def _show_badge(pill: Pill, badge: Badge) -> None:
     pill.show_state(*badge)
     pill.setVisible(bool(badge[0]))
-
-
-class BadgeRow(QWidget):
-    """A state, and beside it facts; or below it, where they would be a column of single words."""
-
-    def __init__(self, pill: Pill, facts: QLabel) -> None:
-        super().__init__()
-        self._pill = pill
-        self._row = hbox(parent=self, spacing=10)
-        self._row.addWidget(pill, 0, _TOP)
-        self._row.addWidget(facts, 1)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        is_below = event.size().width() - self._pill.sizeHint().width() < _FACTS
-        direction = QBoxLayout.Direction
-        self._row.setDirection(direction.TopToBottom if is_below else direction.LeftToRight)
-        self._row.setSpacing(4 if is_below else 10)

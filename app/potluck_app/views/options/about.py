@@ -9,9 +9,9 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QWidget
 from potluck.api.values.schema import ClusterState
 from potluck_app import about
 from potluck_app.views.widgets.boxes import vbox
-from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import button, label
 from potluck_app.views.widgets.dialogs import Dialog
+from potluck_app.views.widgets.flow import Flow
 
 
 class LicencesDialog(Dialog):

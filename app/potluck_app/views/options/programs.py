@@ -3,7 +3,7 @@
 import secrets
 
 from PySide6.QtGui import QIntValidator
-from PySide6.QtWidgets import QFrame, QWidget
+from PySide6.QtWidgets import QFrame, QLineEdit, QWidget
 
 from potluck.api.values.schema import ClusterState, Listener
 from potluck_app.backend import Backend, is_local
@@ -49,16 +49,16 @@ class ProgramsCard(QFrame):
         self.line = label("", "meta", wrap=True)
         self._off_row, self._on_row, self._key_row = QWidget(), QWidget(), QWidget()
         hbox(label("Port", "body2"), self.port, parent=self._off_row, spacing=8)
-        hbox((self.url, 1), self.copy, parent=self._on_row, spacing=8)
-        hbox(label("Key", "body2"), (self.key, 1), self.copy_key, parent=self._key_row, spacing=8)
+        _line("Address", self.url, self.copy, self._on_row)
+        _line("Key", self.key, self.copy_key, self._key_row)
         text = "Programs on this computer can use your models as they would use OpenAI's."
         vbox(
             label("Other programs", "section"),
             label(text, "body2", wrap=True),
             self._on_row,
+            self._key_row,
             hbox(self._off_row, self.api, STRETCH, spacing=8),
             self.others,
-            self._key_row,
             self.line,
             parent=self,
             margins=(20, 16, 20, 18),
@@ -107,6 +107,11 @@ class ProgramsCard(QFrame):
     def _say(self, text: str, *, is_error: bool = False) -> None:
         self.line.setText(text)
         set_property(self.line, "kind", "error" if is_error else "meta")
+
+
+def _line(title: str, text: QLineEdit, copy: CopyButton, row: QWidget) -> None:
+    """Fill a row with what a program is given, and a button that copies it."""
+    vbox(label(title, "body2"), hbox((text, 1), copy, spacing=8), parent=row, spacing=4)
 
 
 def _listener(state: ClusterState | None) -> Listener | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from PySide6.QtWidgets import QButtonGroup, QFrame, QHBoxLayout, QLabel, QPushButton, QWidget
 
@@ -17,12 +18,12 @@ from potluck_app.viewmodels.cluster import Choice, ComputerCard, computer_cards
 from potluck_app.views.home.computer_actions import ComputerActions
 from potluck_app.views.options.about import AboutCard
 from potluck_app.views.options.engine import EnginePart
+from potluck_app.views.options.network import NetworkCard
 from potluck_app.views.options.programs import ProgramsCard
 from potluck_app.views.options.shortcuts import shown
 from potluck_app.views.options.start_box import StartBox
 from potluck_app.views.options.update import UpdateCard
 from potluck_app.views.widgets.boxes import STRETCH, Part, hbox, vbox
-from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import (
     IconButton,
     button,
@@ -32,12 +33,30 @@ from potluck_app.views.widgets.controls import (
     make_page,
     page_head,
 )
+from potluck_app.views.widgets.flow import Flow
 
+_Value = TypeVar("_Value")
 _WIDTH = 960  # pixels; longer lines are hard to read
 _CHOICES: tuple[tuple[ThemeChoice, str], ...] = (
     ("auto", "As the system"),
     ("light", "Light"),
     ("dark", "Dark"),
+)
+# What happens when the window is closed; how it is called, and what that means.
+_CLOSING = (
+    (
+        "needed",
+        "Go on while needed",
+        "A download, or a port that programs use, goes on in the tray. Without these, Potluck ends and frees"
+        " its memory.",
+    ),
+    (
+        "tray",
+        "Stay in the tray",
+        "The model stays loaded, and replies go on. On a desktop without a tray, Potluck goes on only while it"
+        " is needed.",
+    ),
+    ("quit", "Quit", "Everything ends. A download goes on when you open Potluck again."),
 )
 # Seconds after which a model is unloaded that nobody asks; 0: never.
 _UNUSED = ((600, "10 minutes"), (1800, "Half an hour"), (7200, "2 hours"), (0, "Never"))
@@ -71,6 +90,7 @@ class SettingsView(QWidget):
         self._actions = ComputerActions(self, backend, lambda _node, _line: None)
         self._me: ComputerCard | None = None
         self.about = AboutCard(log)
+        self.network = NetworkCard(backend)
         self.programs = ProgramsCard(theme, backend)
         self.engine = EnginePart(backend)
         self.update_card = UpdateCard(theme, backend, on_open_again)
@@ -78,12 +98,14 @@ class SettingsView(QWidget):
             self,
             "Settings",
             page_head("Settings"),
-            self._appearance(on_text_size, on_shortcuts),
+            self._appearance(on_text_size),
+            self._keyboard(on_shortcuts),
             self._this_computer(on_share),
             self._unloading(),
             self._downloading(),
             self._sending(),
-            self._network(on_doctor),
+            self.network,
+            self._doctor(on_doctor),
             self.programs,
             self.engine,
             self.update_card,
@@ -97,19 +119,9 @@ class SettingsView(QWidget):
         )
         self.show_state(None)
 
-    def _appearance(
-        self, on_text_size: Callable[[int], object], on_shortcuts: Callable[[], object]
-    ) -> QFrame:
-        group = QButtonGroup(self)
-        items: list[QPushButton] = []
-        for choice, text in _CHOICES:
-            item = button(
-                text, f"theme-{choice}", lambda c=choice: self._on_theme(c), kind="choice"
-            )
-            item.setCheckable(True)
-            item.setChecked(self._theme.choice == choice)
-            group.addButton(item)
-            items.append(item)
+    def _appearance(self, on_text_size: Callable[[int], object]) -> QFrame:
+        looks, items = self._choice("theme", _CHOICES, self._on_theme)
+        _check(items, self._theme.choice)
         smaller = IconButton(self._theme, "minus", "Smaller text", "text-smaller")
         smaller.clicked.connect(lambda: on_text_size(-1))
         larger = IconButton(self._theme, "plus", "Larger text", "text-larger")
@@ -121,37 +133,34 @@ class SettingsView(QWidget):
         return _section(
             "Appearance",
             "",
-            hbox(*items, STRETCH, spacing=8),
+            looks,
             hbox(text, 8, smaller, self.text_size, larger, STRETCH, spacing=4),
             *self._languages(),
-            *self._enter(),
-            hbox(button("Keyboard shortcuts", "settings-shortcuts", on_shortcuts), STRETCH),
         )
 
     def _languages(self) -> tuple[Part, ...]:
         """The choice of the language, once there is more than one."""
         self._language_note = label("It changes when Potluck starts again.", "meta", wrap=True)
         self._language_note.hide()
-        group, holder = QButtonGroup(self), QWidget()
-        row = Flow(holder)
-        for code, name in {"auto": "As the system", **languages()}.items():
-            item = button(
-                name, f"language-{code}", lambda c=code: self._choose_language(c), kind="choice"
-            )
-            item.setCheckable(True)
-            item.setChecked(code == self._preferences.current.language)
-            group.addButton(item)
-            row.addWidget(item)
+        choices = (("auto", "As the system"), *languages().items())
+        holder, items = self._choice("language", choices, self._choose_language)
+        _check(items, self._preferences.current.language)
         return 4, label("Language", "body2"), holder, self._language_note
 
-    def _enter(self) -> tuple[Part, ...]:
-        """The choice of what the Enter key does."""
+    def _keyboard(self, on_shortcuts: Callable[[], object]) -> QFrame:
         choices = ((1, "Sends it"), (0, f"New line ({shown('Ctrl+Return')} sends)"))
         holder, self.enter = self._choice(
             "enter", choices, lambda sends: self._on_enter(bool(sends))
         )
         _check(self.enter, self._preferences.current.enter_sends)
-        return 4, label("The Enter key in a message", "body2"), holder
+        return _section(
+            "Keyboard",
+            "",
+            label("The Enter key in a message", "body2"),
+            holder,
+            4,
+            hbox(button("Keyboard shortcuts", "settings-shortcuts", on_shortcuts), STRETCH),
+        )
 
     def _choose_language(self, code: str) -> None:
         self._language_note.show()
@@ -187,10 +196,29 @@ class SettingsView(QWidget):
             _line("Identity", self.node_id),
             _line("Version", self.version),
             self.start,
+            *self._closing(),
             4,
             hbox(share, STRETCH),
             then,
         )
+
+    def _closing(self) -> tuple[Part, ...]:
+        """The choice of what happens when the window is closed."""
+        choices = [(number, text) for number, (_, text, _) in enumerate(_CLOSING)]
+        holder, self.closing = self._choice("closing", choices, self._choose_closing)
+        self.closing_means = label("", "meta", wrap=True)
+        self._show_closing()
+        return 4, label("When the window is closed", "body2"), holder, self.closing_means
+
+    def _choose_closing(self, number: int) -> None:
+        self._preferences.change(closing=_CLOSING[number][0])
+        self._show_closing()
+
+    def _show_closing(self) -> None:
+        for number, (value, _, means) in enumerate(_CLOSING):
+            if value == self._preferences.current.closing:
+                _check(self.closing, number)
+                self.closing_means.setText(means)
 
     def _change(self, choice: Choice) -> None:
         """Ask for another name or limit of this computer, as its card does."""
@@ -229,11 +257,11 @@ class SettingsView(QWidget):
         self._backend.call("POST", "/cluster/role", body).then(failed=self._backend.report)
 
     def _choice(
-        self, name: str, choices: Sequence[tuple[int, str]], choose: Callable[[int], object]
-    ) -> tuple[QWidget, dict[int, QPushButton]]:
+        self, name: str, choices: Sequence[tuple[_Value, str]], choose: Callable[[_Value], object]
+    ) -> tuple[QWidget, dict[_Value, QPushButton]]:
         """Make a row of buttons of which one is checked; return it, and the button of each value."""
         group, holder = QButtonGroup(self), QWidget()
-        row, items = Flow(holder), dict[int, QPushButton]()
+        row, items = Flow(holder), dict[_Value, QPushButton]()
         for value, text in choices:
             item = button(text, f"{name}-{value}", lambda v=value: choose(v), kind="choice")
             item.setCheckable(True)
@@ -242,7 +270,7 @@ class SettingsView(QWidget):
             items[value] = item
         return holder, items
 
-    def _network(self, on_doctor: Callable[[], object]) -> QFrame:
+    def _doctor(self, on_doctor: Callable[[], object]) -> QFrame:
         return _section(
             "Doctor",
             "It looks for what keeps your computers from finding each other, such as a firewall or a"
@@ -268,10 +296,11 @@ class SettingsView(QWidget):
             _check(self.unloading, node.idle_unload_s or 0)
             _check(self.downloading, node.download_limit_mb or 0)
             _check(self.sending, node.upload_limit_mbit or 0)
+        self.network.show_state(state)
         self.programs.show_state(state)
 
 
-def _check(items: Mapping[int, QPushButton], value: float) -> None:
+def _check(items: Mapping[_Value, QPushButton], value: object) -> None:
     """Check the choice that holds; none, if the value is not among them."""
     for choice, item in items.items():
         item.group().setExclusive(False)

@@ -21,9 +21,9 @@ from potluck_app.viewmodels.other_version import Again, to_start_again
 from potluck_app.viewmodels.pace import Pace
 from potluck_app.views.widgets.boxes import vbox
 from potluck_app.views.widgets.check_box import CheckBox
-from potluck_app.views.widgets.chips import Flow
 from potluck_app.views.widgets.controls import announce, button, label
 from potluck_app.views.widgets.dialogs import Dialog, confirm
+from potluck_app.views.widgets.flow import Flow
 from potluck_app.views.widgets.meter import Meter
 from potluck_app.views.widgets.words import Described
 

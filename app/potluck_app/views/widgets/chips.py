@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from PySide6.QtCore import QPoint, QRect, QSize, Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QIcon, QKeyEvent, QPixmap
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QLayout, QLayoutItem, QSizePolicy, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QSizePolicy, QWidget
 
 from potluck_app import wording
 from potluck_app.chats.attachments import size
@@ -13,96 +13,16 @@ from potluck_app.theme import Theme
 from potluck_app.views.widgets.boxes import hbox
 from potluck_app.views.widgets.controls import IconButton, TintedIcon, discard, label
 from potluck_app.views.widgets.enlarged import Enlarged
+from potluck_app.views.widgets.flow import Flow
 from potluck_app.views.widgets.pictures import thumbnail
 from potluck_app.views.widgets.words import ToolButton
 
 _NAME_LENGTH = 20
-_GAP = 6
 _SMALL, _LARGE = 48, 96  # pixels of a picture's height, where it can be taken off and where not
 _NARROWEST = 24  # pixels of its button
 _RING = 2  # pixels around it, where the focus is shown
 _SHARP = 2  # pixels of a sharp screen for each
 _PREVIEW = 400  # characters of a file in its tooltip
-
-
-class Flow(QLayout):
-    """Places its items side by side, and goes on in the next line."""
-
-    def __init__(self, parent: QWidget) -> None:
-        super().__init__(parent)
-        self._items: list[QLayoutItem] = []
-        self.setContentsMargins(0, 0, 0, 0)
-
-    def addItem(self, item: QLayoutItem) -> None:
-        self._items.append(item)
-
-    def count(self) -> int:
-        return len(self._items)
-
-    def itemAt(self, index: int) -> QLayoutItem | None:  # pyright: ignore[reportIncompatibleMethodOverride] - None ends
-        return self._items[index] if 0 <= index < len(self._items) else None
-
-    def takeAt(self, index: int) -> QLayoutItem | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._items.pop(index) if 0 <= index < len(self._items) else None
-
-    def expandingDirections(self) -> Qt.Orientation:
-        return Qt.Orientation(0)
-
-    def hasHeightForWidth(self) -> bool:
-        return True
-
-    def heightForWidth(self, width: int) -> int:
-        return self.size_within(width).height()
-
-    def size_within(self, width: int) -> QSize:
-        """What the items take where there is so much room."""
-        return self._place(QRect(0, 0, width, 0), is_real=False)
-
-    def setGeometry(self, rect: QRect) -> None:
-        super().setGeometry(rect)
-        self._place(rect, is_real=True)
-
-    def sizeHint(self) -> QSize:
-        shown = [item for item in self._items if not item.isEmpty()]
-        widths = [item.sizeHint().width() for item in shown]
-        heights = [item.sizeHint().height() for item in shown]
-        return QSize(sum(widths) + _GAP * max(len(widths) - 1, 0), max(heights, default=0))
-
-    def minimumSize(self) -> QSize:
-        return QSize(
-            max((item.minimumSize().width() for item in self._items), default=0),
-            max((item.minimumSize().height() for item in self._items), default=0),
-        )
-
-    def _place(self, rect: QRect, *, is_real: bool) -> QSize:
-        """Place the items. Returns the size that they take."""
-        y, widest, height = rect.y(), 0, 0
-        for line in self._lines(rect.width()):
-            y += _GAP if height else 0
-            x, height = rect.x(), max(hint.height() for _, hint in line)
-            for item, hint in line:
-                if is_real:  # in the middle of its line
-                    place = QPoint(x, y + (height - hint.height()) // 2)
-                    item.setGeometry(QRect(place, hint))
-                x += hint.width() + _GAP
-            widest = max(widest, x - _GAP - rect.x())
-            y += height
-        return QSize(widest, y - rect.y())
-
-    def _lines(self, width: int) -> list[list[tuple[QLayoutItem, QSize]]]:
-        """The items of each line, with their sizes; a hidden one takes no room."""
-        lines: list[list[tuple[QLayoutItem, QSize]]] = []
-        taken = 0
-        for item in self._items:
-            if item.isEmpty():
-                continue
-            hint = item.sizeHint()
-            if not lines or taken + hint.width() > width:
-                lines.append([])
-                taken = 0
-            lines[-1].append((item, hint))
-            taken += hint.width() + _GAP
-        return lines
 
 
 class Thumbnail(ToolButton):

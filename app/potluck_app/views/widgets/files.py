@@ -2,11 +2,24 @@
 
 from typing import Final
 
-from PySide6.QtWidgets import QFileDialog, QHeaderView, QSplitter, QToolButton, QTreeView, QWidget
+from PySide6.QtCore import QFileInfo
+from PySide6.QtGui import QIcon
+from PySide6.QtWidgets import (
+    QComboBox,
+    QFileDialog,
+    QFileIconProvider,
+    QHeaderView,
+    QSplitter,
+    QToolButton,
+    QTreeView,
+    QWidget,
+)
 
 from potluck_app import resources
 from potluck_app.language import said
 from potluck_app.theme import Theme
+from potluck_app.views.widgets.boxes import STRETCH, hbox
+from potluck_app.views.widgets.controls import TintedIcon
 
 _WIDTH, _HEIGHT = 860, 520  # pixels, in which the dates of files are not cut
 _SIDE, _PLACES = 20, 150  # pixels around all, and of the folders at the side
@@ -21,6 +34,21 @@ _ICONS: Final = {
 }
 
 
+class _Icons(QFileIconProvider):
+    """The icons of folders and files, in the looks of the window."""
+
+    def __init__(self, theme: Theme) -> None:
+        super().__init__()
+        self._theme = theme
+
+    def icon(self, of: QFileInfo | QFileIconProvider.IconType) -> QIcon:
+        kinds = QFileIconProvider.IconType
+        if isinstance(of, QFileInfo):
+            of = kinds.Folder if of.isDir() else kinds.File
+        name = {kinds.File: "file", kinds.Computer: "desktop"}.get(of, "folder")
+        return resources.icon(name, self._theme.tokens.text2, 16)
+
+
 class FileDialog(QFileDialog):
     """Asks for files. It is deleted when it is closed."""
 
@@ -28,6 +56,11 @@ class FileDialog(QFileDialog):
         super().__init__(parent, said(title))
         self.resize(_WIDTH, _HEIGHT)
         self._arrange()
+        for box in self.findChildren(QComboBox):
+            arrow = TintedIcon(theme, "chevron-down", 16)
+            hbox(STRETCH, arrow, parent=box, margins=(0, 0, 10, 0))
+        self._icons = _Icons(theme)  # the dialog does not keep it
+        self.setIconProvider(self._icons)
         for name, icon in _ICONS.items():
             button = self.findChild(QToolButton, name)  # the system's own dialog has none
             if isinstance(button, QToolButton):

@@ -1,16 +1,18 @@
-"""A row whose second part goes below the first where that would have too little room."""
+"""Rows that fold: what would have too little room beside something goes below it."""
 
 from collections.abc import Callable
 from typing import Final
 
 from PySide6.QtCore import QRect, QSize, Qt
-from PySide6.QtWidgets import QLayout, QLayoutItem, QWidget
+from PySide6.QtWidgets import QLayoutItem, QWidget
+
+from potluck_app.views.widgets.placing import Placing, height_at
 
 _GAP: Final = 8  # pixels between two parts of the row
 _BELOW: Final = 8  # pixels between the row and what is below it
 
 
-class Folding(QLayout):
+class Folding(Placing):
     """A row: what leads it, a text that takes all that is left, what belongs beside it, and what ends it.
 
     A box whose direction changes has the right height for one width only. This one has it for each, so
@@ -39,8 +41,6 @@ class Folding(QLayout):
     ) -> None:
         super().__init__()
         self._needs, self._at_top, self._at_end = needs, at_top, at_end
-        self._items: list[QLayoutItem] = []
-        self.setContentsMargins(0, 0, 0, 0)
         self._lead = self._added(lead)
         self._text = self._added(text)
         self._beside = self._added(beside)
@@ -52,39 +52,15 @@ class Folding(QLayout):
         self.addWidget(widget)
         return self._items[-1]
 
-    def addItem(self, item: QLayoutItem) -> None:
-        self._items.append(item)
-
-    def count(self) -> int:
-        return len(self._items)
-
-    def itemAt(self, index: int) -> QLayoutItem | None:  # pyright: ignore[reportIncompatibleMethodOverride] - None ends
-        return self._items[index] if 0 <= index < len(self._items) else None
-
-    def takeAt(self, index: int) -> QLayoutItem | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self._items.pop(index) if 0 <= index < len(self._items) else None
-
     def expandingDirections(self) -> Qt.Orientation:
         return Qt.Orientation.Horizontal
 
-    def hasHeightForWidth(self) -> bool:
-        return True
-
-    def heightForWidth(self, width: int) -> int:
-        return self._place(QRect(0, 0, width, 0), is_real=False)
-
-    def setGeometry(self, rect: QRect) -> None:
-        super().setGeometry(rect)
-        self._place(rect, is_real=True)
-
     def sizeHint(self) -> QSize:
-        shown = [item.sizeHint() for item in self._items if not item.isEmpty()]
-        width = sum(size.width() for size in shown) + _GAP * max(len(shown) - 1, 0)
-        return QSize(width, max((size.height() for size in shown), default=0))
+        return self._size_in_a_row(_GAP)
 
     def minimumSize(self) -> QSize:
         kept = sum(_taken(item) for item in (self._lead, self._tail))
-        widths = [item.minimumSize().width() for item in self._items if not item.isEmpty()]
+        widths = [item.minimumSize().width() for item in self._shown()]
         return QSize(kept + max(widths, default=0), 0)
 
     def is_folded(self, width: int) -> bool:
@@ -94,22 +70,22 @@ class Folding(QLayout):
         taken = sum(_taken(item) for item in (self._lead, self._beside, self._tail))
         return width - taken < self._needs()
 
-    def _place(self, rect: QRect, *, is_real: bool) -> int:
-        """Place the items; returns the height that they take."""
+    def _place(self, rect: QRect, *, is_real: bool) -> QSize:
         is_folded = self.is_folded(rect.width())
         row = [self._lead, self._text, None if is_folded else self._beside, self._tail]
         height = self._place_row([item for item in row if item is not None], rect, is_real=is_real)
         if not is_folded or self._beside is None:
-            return height
+            return QSize(rect.width(), height)
         item, width = self._beside, min(self._beside.sizeHint().width(), rect.width())
         above = height + _BELOW if height else 0
-        deep = _height(item, width)
+        deep = height_at(item, width)
         if is_real:
             left = rect.right() + 1 - width if self._at_end else rect.left()
             item.setGeometry(QRect(left, rect.top() + above, width, deep))
-        return above + deep
+        return QSize(rect.width(), above + deep)
 
     def _place_row(self, row: list[QLayoutItem], rect: QRect, *, is_real: bool) -> int:
+        """Place what stands in the row; returns its height."""
         shown = [item for item in row if not item.isEmpty()]
         fixed = sum(_taken(item) for item in shown if item is not self._text)
         left_over = max(rect.width() - fixed, 0)
@@ -117,7 +93,7 @@ class Folding(QLayout):
             left_over if item is self._text else min(item.sizeHint().width(), rect.width())
             for item in shown
         ]
-        heights = [_height(item, width) for item, width in zip(shown, widths, strict=True)]
+        heights = [height_at(item, width) for item, width in zip(shown, widths, strict=True)]
         height = max(heights, default=0)
         left = rect.left()
         for item, width, own in zip(shown, widths, heights, strict=True):
@@ -128,10 +104,72 @@ class Folding(QLayout):
         return height
 
 
+class Headed(Placing):
+    """A state in a word or two, and its facts: beside it, or below it where they would have too little room.
+
+    Args:
+        head: keeps its own width, and stands at the top.
+        facts: take the room that it leaves, or the whole row below it.
+        needs: how many pixels the facts need beside the head.
+        gap: pixels between the two, side by side.
+        below: pixels between the two, one below the other.
+    """
+
+    def __init__(
+        self,
+        head: QWidget,
+        facts: QWidget,
+        needs: Callable[[], int],
+        *,
+        gap: int = 10,
+        below: int = 4,
+    ) -> None:
+        super().__init__()
+        self._needs, self._gap, self._below = needs, gap, below
+        for each in (head, facts):
+            self.addWidget(each)
+        self._head, self._facts = self._items
+
+    def expandingDirections(self) -> Qt.Orientation:
+        return Qt.Orientation.Horizontal
+
+    def sizeHint(self) -> QSize:
+        return self._size_in_a_row(self._gap)
+
+    def minimumSize(self) -> QSize:
+        return QSize(max((item.minimumSize().width() for item in self._shown()), default=0), 0)
+
+    def is_folded(self, width: int) -> bool:
+        """Whether the facts are below the head at this width."""
+        if len(self._shown()) < 2:
+            return False
+        return width - self._head.sizeHint().width() - self._gap < self._needs()
+
+    def _place(self, rect: QRect, *, is_real: bool) -> QSize:
+        head, size = self._head, self._head.sizeHint()
+        if head.isEmpty():
+            size = QSize(-self._gap, 0)
+        is_folded = self.is_folded(rect.width())
+        across = 0 if is_folded else size.width() + self._gap
+        down = size.height() + self._below if is_folded else self._lowered(size.height())
+        room = QSize(rect.width() - across, 0)
+        if not self._facts.isEmpty():
+            room.setHeight(down + height_at(self._facts, room.width()))
+        if is_real:
+            head.setGeometry(
+                QRect(rect.topLeft(), size.boundedTo(QSize(rect.width(), size.height())))
+            )
+            place = QRect(rect.topLeft(), QSize(rect.width(), room.height()))
+            self._facts.setGeometry(place.adjusted(across, down, 0, 0))
+        return QSize(rect.width(), max(size.height(), room.height()))
+
+    def _lowered(self, height: int) -> int:
+        """How far the facts stand below the top, so that their first line is in the middle of the head."""
+        widget = self._facts.widget()
+        line = widget.fontMetrics().height() if widget is not None else height
+        return max((height - line) // 2, 0)
+
+
 def _taken(item: QLayoutItem | None) -> int:
     """What a part takes of the width of the row, with the gap beside it."""
     return 0 if item is None or item.isEmpty() else item.sizeHint().width() + _GAP
-
-
-def _height(item: QLayoutItem, width: int) -> int:
-    return item.heightForWidth(width) if item.hasHeightForWidth() else item.sizeHint().height()

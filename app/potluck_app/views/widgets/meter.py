@@ -49,10 +49,9 @@ class Meter(Described, QWidget):
         painter.setPen(Qt.PenStyle.NoPen)
         painter.setBrush(QColor(tokens.surface2))
         painter.drawRoundedRect(QRectF(self.rect()), radius, radius)
-        if self._limit < 1:
-            painter.setBrush(QColor(tokens.border))
-            width = max(self._limit * self.width(), self.height())
-            painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
+        painter.setBrush(QColor(tokens.border))
+        width = max(self._limit * self.width(), self.height())
+        painter.drawRoundedRect(QRectF(0, 0, width, self.height()), radius, radius)
         if self._fraction > 0:
             width = max(self._fraction * self.width(), self.height())
             painter.setBrush(QColor(tokens.fill(self._tone)))

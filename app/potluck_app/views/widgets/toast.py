@@ -5,7 +5,7 @@ from collections.abc import Callable
 from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QFrame
 
-from potluck_app.views.widgets.boxes import vbox
+from potluck_app.views.widgets.boxes import STRETCH, vbox
 from potluck_app.views.widgets.controls import ElidedLabel, announce, button
 from potluck_app.views.widgets.folding import Folding
 
@@ -30,7 +30,7 @@ class Toast(QFrame):
         self.text = ElidedLabel("", "meta")
         self.undo = button("Undo", name, self._undone)
         row = Folding(self.text, self.undo, self.text.needed_width)
-        vbox(row, parent=self, margins=(12, 8, 8, 8))
+        vbox(STRETCH, row, STRETCH, parent=self, margins=(12, 8, 8, 8))
         self.setMinimumHeight(_LEAST_HEIGHT)
         self._timer = QTimer(self, singleShot=True, interval=shown_ms)
         self._timer.timeout.connect(self._go)

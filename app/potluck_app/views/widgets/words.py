@@ -8,12 +8,13 @@ import html
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, Qt
-from PySide6.QtGui import QActionEvent
+from PySide6.QtGui import QActionEvent, QPainter, QPaintEvent
 from PySide6.QtWidgets import QLabel, QLineEdit, QMenu, QPushButton, QToolButton, QWidget
 
-from potluck_app import wording
+from potluck_app import resources, wording
 from potluck_app.language import said
 
+_MARK, _MARK_LEFT = 16, 8  # pixels of the mark in a menu, and before it
 _Base = QWidget if TYPE_CHECKING else object
 
 
@@ -104,10 +105,24 @@ class Line(Described, QLineEdit):
 
 
 class Menu(Described, QMenu):
-    """A menu in the language of the window."""
+    """A menu in the language of the window. What is chosen has the same mark as a check box."""
 
     def actionEvent(self, event: QActionEvent) -> None:
         if event.type() in (QEvent.Type.ActionAdded, QEvent.Type.ActionChanged):
             text = event.action().text()
             event.action().setText("\t".join(map(said, text.split("\t"))))
         super().actionEvent(event)
+
+    def paintEvent(self, event: QPaintEvent) -> None:
+        super().paintEvent(event)
+        painter, palette = QPainter(self), self.palette()
+        for action in self.actions():
+            if action.isChecked():
+                group = (
+                    palette.ColorGroup.Normal if action.isEnabled() else palette.ColorGroup.Disabled
+                )
+                color = palette.color(group, palette.ColorRole.Text).name()
+                mark = resources.pixmap("check", color, _MARK, self.devicePixelRatioF())
+                place = self.actionGeometry(action)
+                painter.drawPixmap(place.left() + _MARK_LEFT, place.center().y() - _MARK // 2, mark)
+        painter.end()

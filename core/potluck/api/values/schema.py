@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from potluck.api.values.engine import Engine
 from potluck.api.values.errors import Error
 from potluck.api.values.hub import Download, Fit, Format, Source
+from potluck.api.values.network import Medium, Network
 from potluck.api.values.pairing import Address, Pairing
 from potluck.api.values.politeness import Rule, Rules
 from potluck.api.values.update import Update
@@ -107,6 +108,7 @@ class Node(Struct, frozen=True, kw_only=True):
     upload_limit_mbit: int | None = None
     download_limit_mb: int | None = None  # MB/s
     idle_unload_s: float | None = None  # a model that answers nobody for so long is unloaded
+    network: Network | None = None  # None: the node does not say
 
 
 class SpareCopy(Struct, frozen=True, kw_only=True):
@@ -132,6 +134,7 @@ class Computer(Struct, frozen=True, kw_only=True):
     devices: tuple[Device, ...] = ()
     rtt_ms: float | None = None
     bytes_per_s: float | None = None
+    medium: Medium = Medium()  # of its link, as it says itself
     layers: tuple[int, int] | None = None  # start, stop of its layers in the loaded model
     # The same, where others have some between them: start and stop of each range; (): it has one
     ranges: tuple[tuple[int, int], ...] = ()

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from potluck.cluster.driver.conversation import Coming, Conversation
+from potluck.cluster.driver.conversation import Conversation
+from potluck.cluster.driver.conversation_caches import Coming
 from potluck.cluster.driver.moving import expect, take
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import PotluckError

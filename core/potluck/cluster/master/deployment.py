@@ -7,13 +7,14 @@ An error in any step ends the deployment; the stores keep the weights that they 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Mapping, Sequence
 from typing import Literal, TypeAlias, TypeVar
 
-from potluck.cluster.computer import LOOPBACK, Computer
+from potluck.cluster.computer import Computer
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.attached import Room
-from potluck.cluster.driver.pipeline import ActivationLink, Pipeline
+from potluck.cluster.driver.chain_ends import ActivationLink
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.loss import lost_while_loading
 from potluck.cluster.master.ages import check_ages
 from potluck.cluster.master.packing import Packing
@@ -21,6 +22,7 @@ from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
+from potluck.cluster.master.wiring import Wiring
 from potluck.errors import PeerLostError, PotluckError, format_bytes
 from potluck.ids import NodeId
 from potluck.net.reactor import ReactorThread
@@ -29,17 +31,10 @@ from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.fields import line
 from potluck.wire.messages import (
-    Address,
     Assign,
-    CacheHop,
     DeviceId,
-    Hop,
-    Load,
-    PlanBefore,
-    RankPlace,
     RankShare,
 )
-from potluck.wire.versions import READERS_SINCE
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +85,6 @@ class Deployment:
         self._retries = retries if retries is not None else Retries()
         self._sources = sources
         self._answering = answering
-        self._ports: Sequence[int] = ()  # of the stages, for activations
         self.moves_caches = False  # whether all stages send and take caches
         self._computers = computers
         self._packing_turn = asyncio.Lock()
@@ -99,9 +93,13 @@ class Deployment:
             self._task(stage, computers[stage.node], name)
             for stage, name in zip(planned.plan.stages, planned.stage_names, strict=True)
         ]
-        moves = before is not None and before.moves_conversations and self.moves_conversations
-        self.before = before if moves else None
-        self._freed: frozenset[NodeId] = frozenset()  # computers that have nothing of it any more
+        self.wiring = Wiring(
+            epoch,
+            self.tasks,
+            answering=None if answering is None else answering.wiring,
+            before=None if before is None else before.wiring,
+        )
+        self.before = before if self.wiring.before is not None else None
         self.pipeline: Pipeline | None = None
         self.room: Room | None = None  # of the computer with the least memory for a conversation
         self._driver: ReactorThread | None = None  # receives the messages of the last stage
@@ -224,17 +222,17 @@ class Deployment:
         await together(self._named(task, self._prepare(task)) for task in self.tasks)
         is_packing = any(task.progress.to_pack for task in self.tasks)
         self._enter("quantising" if is_packing else "streaming")
-        ports = self._ports = await together(self._give(task) for task in self.tasks)
+        self.wiring.ports = await together(self._give(task) for task in self.tasks)
         self._enter("loading")
         loaded = await together(
-            self._named(task, task.load(self._load_of(index, ports)))
+            self._named(task, task.load(self.wiring.load_of(index)))
             for index, task in enumerate(self.tasks)
         )
         names = [task.progress.name for task in self.tasks]
         rooms = map(Room, (stage.cache_tokens for stage in loaded), names)
         self.room = min(rooms, key=lambda room: room.tokens)
         self.moves_caches = all(stage.moves_caches for stage in loaded)
-        first, last = await self._connect(ports)
+        first, last = await self._connect()
         self.pipeline = Pipeline(
             epoch=self.epoch,
             first=first,
@@ -290,7 +288,7 @@ class Deployment:
 
     async def _free(self, tasks: Sequence[StageDeployment]) -> None:
         computers = {task.stage.node: task.computer for task in tasks}
-        self._freed = self._freed.union(computers)
+        self.wiring.freed = self.wiring.freed.union(computers)
         await together(unload(computer, self.epoch) for computer in computers.values())
 
     async def _prepare(self, task: StageDeployment) -> None:
@@ -309,81 +307,14 @@ class Deployment:
         self.phase = phase
         self._changed()
 
-    def _load_of(self, index: int, ports: Sequence[int]) -> Load:
-        task = self.tasks[index]
-        first = self._first_rank(index)
-        ranks = range(first, first + len(task.stage.shares))
-        previous = first  # rank 0 passes steps on
-        if index == first:
-            previous = self._first_rank(first - 1) if first else None
-        leads_on = index == first and ranks.stop < len(self.tasks)
-        hops = tuple(self._hop(task, rank, ports) for rank in ranks)
-        return Load(
-            epoch=self.epoch,
-            next_hop=self._hop(task, ranks.stop, ports) if leads_on else None,
-            previous=None if previous is None else self.tasks[previous].computer.node_id,
-            device=task.assign.device,
-            ranks=RankPlace(rank=index - first, hops=hops) if len(hops) > 1 else None,
-            cache_hops=() if self._answering is None else self._answering.cache_hops(task),
-            before=None if self.before is None else self.before.left_to(task, self.tasks),
-        )
-
-    @property
-    def moves_conversations(self) -> bool:
-        """Whether its stages may get the caches of conversations from another plan, or give them to it."""
-        return not any(
-            task.stage.is_ranked or task.computer.version < READERS_SINCE for task in self.tasks
-        )
-
-    def left_to(self, source: StageDeployment, planned: Sequence[StageDeployment]) -> PlanBefore:
-        """Where a stage of the next plan finds its layers' caches, which its own process does not have.
-
-        Only what has not been freed is named. A computer that has a stage of the next plan frees its devices that have none as it loads.
-
-        Args:
-            source: the stage of the next plan.
-            planned: all of them.
-        """
-        nodes, places = {task.stage.node for task in planned}, {task.place for task in planned}
-        freed = {task.place for task in self.tasks if task.stage.node in nodes} - places
-        hops = tuple(
-            hop
-            for task, hop in self._hops_with(source)
-            if task.place not in (*freed, source.place) and task.stage.node not in self._freed
-        )
-        return PlanBefore(epoch=self.epoch, hops=hops)
-
-    def _first_rank(self, index: int) -> int:
-        """The task of rank 0 of this task's group. A stage that is in none is its own."""
-        return index - self.tasks[index].stage.rank
-
-    def _hop(self, source: StageDeployment, index: int, ports: Sequence[int]) -> Hop:
-        """Where a stage dials another one."""
-        computer = self.tasks[index].computer
-        is_same = computer.node_id == source.computer.node_id
-        hosts = LOOPBACK if is_same else computer.addresses_from(source.computer.node_id)
-        return Hop(node_id=computer.node_id, addresses=_at_port(hosts, ports[index]))
-
-    def cache_hops(self, source: StageDeployment) -> tuple[CacheHop, ...]:
-        """The stages that have layers of this one of readers, and how it reaches them."""
-        return tuple(hop for _, hop in self._hops_with(source))
-
-    def _hops_with(self, source: StageDeployment) -> Iterator[tuple[StageDeployment, CacheHop]]:
-        for index, task in enumerate(self.tasks):
-            both = _in_both(task.stage.layers, source.stage.layers)
-            if both:
-                hop = self._hop(source, index, self._ports)
-                layers = both.start, both.stop
-                yield task, CacheHop(node_id=hop.node_id, addresses=hop.addresses, layers=layers)
-
-    async def _connect(self, ports: Sequence[int]) -> tuple[ActivationLink, ActivationLink]:
+    async def _connect(self) -> tuple[ActivationLink, ActivationLink]:
         """The driver's links to the first and the last stage; one link if these are the same."""
         driver = ReactorThread("driver")
         links: list[ActivationLink] = []
         try:
-            for index in sorted({0, self._first_rank(len(self.tasks) - 1)}):
+            for index in sorted({0, self.wiring.first_rank(len(self.tasks) - 1)}):
                 task = self.tasks[index]
-                connecting = task.computer.connect(ports[index], driver.reactor)
+                connecting = task.computer.connect(self.wiring.ports[index], driver.reactor)
                 links.append(await self._named(task, connecting))
             if self._failure is not None:
                 raise self._failure
@@ -419,6 +350,11 @@ class Deployment:
         elif self._starting is not None:
             self._starting.cancel()
 
+    def take_before(self) -> "Deployment | None":
+        """The deployment from whose stages this one may get the caches of conversations; it is forgotten here."""
+        before, self.before, self.wiring.before = self.before, None, None
+        return before
+
     async def wait_broken(self) -> None:
         """Wait until the pipeline cannot compute any more."""
         assert self.pipeline is not None
@@ -444,11 +380,3 @@ async def unload(computer: Computer, epoch: int) -> None:
         await computer.unload(epoch)
     except PotluckError as error:
         logger.info("unload of %s: %s", computer.name, error)
-
-
-def _in_both(some: range, others: range) -> range:
-    return range(max(some.start, others.start), min(some.stop, others.stop))
-
-
-def _at_port(addresses: Sequence[Address], port: int) -> tuple[Address, ...]:
-    return tuple(Address(host=address.host, port=port) for address in addresses)

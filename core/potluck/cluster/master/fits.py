@@ -27,7 +27,7 @@ from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import usable_memory, working_bytes
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
-from potluck.model.shapes import DEFAULT_SHAPE, SHAPES
+from potluck.model.shapes.table import DEFAULT_SHAPE, SHAPES
 from potluck.plan.cost import DeviceCost, Links, ModelShape, Sums
 from potluck.plan.placement import make_plan
 from potluck.plan.problems import lacking_memory

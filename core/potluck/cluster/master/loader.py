@@ -14,7 +14,6 @@ import msgspec
 from potluck.api.values.schema import LoadPhase, PlanRequest
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.driver.generation import Generator
-from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.turns import Turns
 from potluck.cluster.events import Events, ModelChanged, Notice
 from potluck.cluster.master.constraints import has_constraints
@@ -27,6 +26,7 @@ from potluck.cluster.master.readers import Readers
 from potluck.cluster.master.replicas import Replicas
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies
+from potluck.cluster.master.taking_over import TakingOver
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
 from potluck.errors import OutOfMemoryError, PeerLostError, PlanError, PotluckError
 from potluck.ids import NodeId
@@ -34,11 +34,9 @@ from potluck.plan.adoption import is_better
 from potluck.plan.byhand import by_hand
 from potluck.plan.stages import Plan
 from potluck.store.registry import model_name
-from potluck.tasks import end
 
 logger = logging.getLogger(__name__)
 
-DRAIN_S = 5.0  # for the steps under way when plans change; their tokens are else computed again
 DEPLOYING: tuple[LoadPhase, ...] = ("quantising", "streaming", "loading")
 
 
@@ -125,8 +123,7 @@ class Loader:
             retry_s=deadlines.readers_s,
             answers_s=deadlines.answers_s,
         )
-        self._left: Deployment | None = None  # whose conversations the next one may take over
-        self._bringing: asyncio.Task[None] | None = None  # brings them
+        self._taking_over = TakingOver(computers, events)
         self._generator: Generator | None = None
         self._generates: ModelInUse | None = None
 
@@ -266,7 +263,7 @@ class Loader:
     def deploy(self, epoch: int) -> Coroutine[None, None, Loaded]:
         """Put the plan that was made last into force."""
         assert self._planned is not None
-        left, self._left = self._left, None
+        left = self._taking_over.take()
         self.deployment = self._deployment(
             self._planned, epoch, changed=self._deployment_changed, before=left
         )
@@ -323,27 +320,10 @@ class Loader:
             chunk_tokens=planned.chunk_tokens,
             speed=planned.speed,
         )
-        self._bring(deployment, pipeline)
+        self._taking_over.begin(deployment, self._generator)
         self.readers.begin(deployment, self._generator)
         self.replicas.begin(deployment, self._generator)
         return Loaded()
-
-    def _bring(self, deployment: Deployment, pipeline: Pipeline) -> None:
-        """Begin to have the conversations' caches brought from the plan before, if there is one."""
-        before, deployment.before = deployment.before, None
-        if before is None or before.pipeline is None:
-            return
-        assert self._generator is not None
-        bringing = self._generator.bring(before.pipeline, pipeline)
-        is_left = any(before.uses(computer.node_id) for computer in self._computers.leaving())
-
-        async def bring() -> None:
-            brought = await bringing.run()
-            logger.info("conversations taken over: %s", brought)
-            if is_left and (text := brought.told):
-                self._events.publish(Notice(level="info", text=text))
-
-        self._bringing = asyncio.create_task(bring(), name="bring")
 
     def _generator_of(self, planned: Planned) -> Generator:
         """The generator before, if it has the same model, so that its conversations go on."""
@@ -380,20 +360,11 @@ class Loader:
         """Take the deployment out of force. The computers in `keep` keep their layers."""
         deployment, self.deployment = self.deployment, None
         assert deployment is not None
-        self._left = deployment if self._goes_on_after(deployment) else None
+        self._taking_over.leave(deployment, self._planned)
         return self._retire(deployment, keep)
 
-    def _goes_on_after(self, deployment: Deployment) -> bool:
-        """Whether another plan was made with which the conversations of a deployment can go on."""
-        planned, pipeline = self._planned, deployment.pipeline
-        if planned is None or pipeline is None or pipeline.broken is not None:
-            return False
-        is_other = planned.plan is not deployment.planned.plan
-        return is_other and planned.model_in_use == deployment.planned.model_in_use
-
     async def _retire(self, deployment: Deployment, keep: Container[NodeId]) -> Retired:
-        if self._left is deployment and deployment.pipeline is not None:
-            await deployment.pipeline.drain(DRAIN_S)
+        await self._taking_over.drain(deployment)
         for stop in (self.readers.end, self.replicas.end, deployment.stop):
             try:
                 await stop(keep=keep)
@@ -401,14 +372,12 @@ class Loader:
                 logger.exception(
                     "the plan in force did not end as it should epoch=%d", deployment.epoch
                 )
-        if self._bringing is not None:  # nothing comes to these stages any more
-            await end(self._bringing)
+        await self._taking_over.end()
         return Retired()
 
     async def free(self, node_id: NodeId, epoch: int) -> None:
         """Have a computer free the layers of an epoch, if it is still connected, and nobody gets caches from it."""
-        if self._bringing is not None:
-            await asyncio.wait([self._bringing])
+        await self._taking_over.settled()
         if (computer := self._present().get(node_id)) is not None:
             await unload(computer, epoch)
 

@@ -1,17 +1,13 @@
-"""Carry out the master's work: from a request for a model to a pipeline that answers prompts.
+"""The master as its clients see it: from a request for a model to a pipeline that answers prompts.
 
-`decision.py` decides, and `Master` carries out: it begins each action, and reports to the state how
-the action ended and what else happened. One model is loaded at a time, by one plan.
+One model is loaded at a time, by one plan.
 """
 
-import asyncio
 import logging
-import secrets
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from potluck.api.values.schema import PlanRequest
 from potluck.cluster.computer import Computers
@@ -22,16 +18,13 @@ from potluck.cluster.events import (
     ComputerLost,
     Events,
     ModelChanged,
-    Notice,
     StageLost,
     StepRefused,
 )
 from potluck.cluster.loss import computer_lost
-from potluck.cluster.master.callers import Callers
+from potluck.cluster.master.carrying import Carrying
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
-from potluck.cluster.master.decision import next_action
 from potluck.cluster.master.deployment import Deployment
-from potluck.cluster.master.improvement import can_be_improved
 from potluck.cluster.master.kept import KeptMeasurements
 from potluck.cluster.master.loader import Loader, LoadState
 from potluck.cluster.master.measurements import Measurements
@@ -39,51 +32,26 @@ from potluck.cluster.master.models import Models
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.planning import Planner
-from potluck.cluster.master.readers import Readers
-from potluck.cluster.master.replicas import Replicas
-from potluck.cluster.master.shortages import Shortages
-from potluck.cluster.master.spare_copies import SpareCopies
-from potluck.cluster.master.state import State, leavers
 from potluck.cluster.master.transitions import apply
 from potluck.cluster.master.vocabulary import (
-    Action,
-    Answer,
-    Began,
-    Break,
-    Cancel,
     Check,
     Deploy,
-    Event,
-    Failed,
-    Free,
-    GivenUp,
     ImproveWish,
     LoadWish,
-    MakePlan,
-    PipelineBroke,
-    Present,
-    Promote,
     PromptWish,
     RecoveryWish,
-    Retire,
     ReturnWish,
-    Tell,
     UnloadWish,
-    Wish,
-    Wished,
     no_check,
 )
-from potluck.errors import PotluckError
-from potluck.ids import NodeId
-from potluck.tasks import TaskSet
-from potluck.wire.messages import DeviceId
+from potluck.cluster.master.weighing import Weighing
 
 logger = logging.getLogger(__name__)
 
 _Granted: TypeAlias = tuple[Deployment, Generator] | None
 
 
-class Master:
+class Master(Carrying):
     """Plans and loads one model on the computers of a home."""
 
     def __init__(
@@ -108,13 +76,8 @@ class Master:
             deadlines: how long planning waits for computers, and how long it may search.
             kept: what the node before has measured.
         """
-        # A random first epoch: two masters should not use the same one.
-        self._state = State(epoch=secrets.randbelow(1 << 30))
-        self._computers = computers
-        self._events = events
-        self._use = use if use is not None else DeviceUse()
         self._planner = Planner(computers, models, deadlines, kept)
-        self._loader = Loader(
+        loader = Loader(
             computers,
             self._planner,
             events,
@@ -122,26 +85,15 @@ class Master:
             deadlines=deadlines,
             packing=packing,
         )
-        self.shortages = Shortages()
-        self._improve_s = deadlines.improve_s
-        self._improving = False
-        self._inbox: deque[Event] = deque()
-        self._is_deciding = False
-        self._callers = Callers[_Granted]()
-        self._work: asyncio.Task[Event] | None = None  # the action that is under way
-        self._tasks = TaskSet()
+        super().__init__(computers, loader, events, use if use is not None else DeviceUse())
+        self._weighing = Weighing(
+            lambda: apply(self._state, self._present()),
+            lambda: self._is_broken,
+            lambda: self._ask(ImproveWish(ticket=self._callers.ticket())),
+            deadlines.improve_s,
+        )
 
     # --- what clients see
-
-    @property
-    def deployment(self) -> Deployment | None:
-        """The plan that is in force, or being put into force."""
-        return self._loader.deployment
-
-    @property
-    def _used(self) -> frozenset[NodeId]:
-        stages = self.deployment.planned.plan.stages if self.deployment is not None else ()
-        return frozenset(stage.node for stage in stages)
 
     @property
     def measurements(self) -> Measurements:
@@ -190,11 +142,6 @@ class Master:
         if self.deployment is not None:
             return self._is_idle
         return self._state.work is None and not self._state.wishes
-
-    @property
-    def _is_broken(self) -> bool:
-        pipeline = self.deployment.pipeline if self.deployment is not None else None
-        return pipeline is not None and pipeline.broken is not None
 
     # --- what clients ask for
 
@@ -245,11 +192,9 @@ class Master:
         here = (self._computers.local, *self._computers.available())
         if self.shortages.look({computer.node_id: computer.devices for computer in here}):
             self._events.publish(ModelChanged())
-        if self._improving and self._computers.leaving():
+        if self._weighing.is_under_way and self._computers.leaving():
             self.happened(self._present())  # what is under way may have to give way
-        elif not self._improving and self._can_be_improved:
-            self._improving = True
-            self._tasks.spawn(self._improve(), name="improve")
+        self._weighing.look()
         if self._is_broken and self.replicas.ready is not None:
             self.happened(self._present())  # no answer has told it: they go on at other replicas
         self.readers.look(may_choose=self._is_idle)
@@ -259,49 +204,14 @@ class Master:
         self.spares.look(self.deployment if is_spared else None, time.monotonic())
 
     @property
-    def spares(self) -> SpareCopies:
-        """What the workers have on their disks in case another one is lost."""
-        return self._loader.spares
-
-    @property
-    def readers(self) -> Readers:
-        """Who reads long prompts for the deployment in force."""
-        return self._loader.readers
-
-    @property
-    def replicas(self) -> Replicas:
-        """The other times that the model is held, beside the deployment in force."""
-        return self._loader.replicas
-
-    @property
     def _is_idle(self) -> bool:
         state = self._state
         is_at_rest = state.is_ready and state.work is None and not state.wishes
-        return is_at_rest and not self._improving and self._loader.is_idle and not self._is_broken
-
-    @property
-    def _can_be_improved(self) -> bool:
-        return can_be_improved(apply(self._state, self._present()))
-
-    async def _improve(self) -> None:
-        try:
-            if not leavers(apply(self._state, self._present())):
-                await asyncio.sleep(self._improve_s)
-            if self._can_be_improved and not self._is_broken:
-                await self._ask(ImproveWish(ticket=self._callers.ticket()))
-        except PotluckError as error:
-            logger.info("the plan in force was not weighed with another: %s", error)
-        finally:
-            self._improving = False
-
-    def _present(self) -> Present:
-        here = (self._computers.local, *self._computers.available())
-        leaving, replica = self._computers.leaving(), self.replicas.ready
-        return Present(
-            computers=frozenset(computer.node_id for computer in here),
-            leaving=frozenset(computer.node_id for computer in leaving),
-            pauses={c.node_id: c.pause for c in leaving if c.pause is not None},
-            replica=None if replica is None else replica.planned.plan.stages,
+        return (
+            is_at_rest
+            and not self._weighing.is_under_way
+            and self._loader.is_idle
+            and not self._is_broken
         )
 
     async def unload(self) -> None:
@@ -338,53 +248,6 @@ class Master:
         ticket = self._callers.ticket()
         await self._ask(ReturnWish(ticket=ticket, lent=request, asked=asked, epoch=epoch))
 
-    async def _ask(self, wish: Wish) -> _Granted:
-        """Wait until a wish is granted. If the caller is cancelled, what was begun for it alone is undone first.
-
-        Unloading goes on.
-        """
-        waiting = self._callers.wait(wish.ticket)
-        self.happened(Wished(wish=wish))
-        try:
-            return await asyncio.shield(waiting)
-        except asyncio.CancelledError:
-            is_undone = isinstance(wish, LoadWish | PromptWish | RecoveryWish | ImproveWish)
-            if is_undone and not waiting.done():
-                self.happened(GivenUp(ticket=wish.ticket))
-                await asyncio.wait([waiting])
-            raise
-
-    # --- events
-
-    def happened(self, event: Event) -> None:
-        """Tell the state an event, and begin the actions that are due now."""
-        if isinstance(event, Wished):
-            self.spares.interrupt()
-        self.shortages.heard(event, self._used)
-        self._inbox.append(event)
-        if self._is_deciding:
-            return  # an action that is being begun sent this event: the loop below takes it next
-        self._is_deciding = True
-        try:
-            while self._inbox:
-                self._decide(self._inbox.popleft())
-        finally:
-            self._is_deciding = False
-        self._events.publish(ModelChanged())
-
-    def _decide(self, event: Event) -> None:
-        # Read with each event: a computer that pauses and a pipeline that fails send none of their own.
-        state = apply(self._state, self._present())
-        if self._is_broken:
-            state = apply(state, PipelineBroke())
-        self._state = apply(state, event)
-        while (action := next_action(self._state)) is not None:
-            self._state = apply(self._state, Began(action=action))
-            self._begin(action)
-        deployed, local = self._state.deployed, self._computers.local.node_id
-        own = deployed.devices_of(local) if deployed is not None else frozenset[DeviceId]()
-        self._use.own = own | self.readers.devices_of(local) | self.replicas.devices_of(local)
-
     def lost(self, event: ComputerLost | StageLost) -> None:
         """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
         self.measurements.lost(event.node_id)
@@ -402,43 +265,3 @@ class Master:
             return
         if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
             deployment.pipeline.step_failed(event.failure)
-
-    # --- carrying out the actions
-
-    def _begin(self, action: Action) -> None:
-        match action:
-            case MakePlan():
-                self._start(self._loader.make_plan(action))
-            case Deploy(epoch=epoch):
-                self._start(self._loader.deploy(epoch))
-            case Retire(keep=keep):
-                self._start(self._loader.retire(keep))
-            case Cancel():
-                assert self._work is not None
-                self._work.cancel()
-            case Break(error=error):
-                assert self.deployment is not None
-                self.deployment.fail(error)
-            case Promote():
-                self._loader.promote()
-            case Tell(text=text):
-                self._events.publish(Notice(level="warning", text=text))
-            case Answer(ticket=ticket, error=error):
-                self._callers.answer(ticket, self._loader.loaded, error)
-            case Free(node_id=node_id, epoch=epoch):
-                self._tasks.spawn(self._loader.free(node_id, epoch), name="free")
-            case _:
-                assert_never(action)
-
-    def _start(self, work: Coroutine[None, None, Event]) -> None:
-        self._work = asyncio.create_task(work, name="load")
-        self._work.add_done_callback(self._ended)
-
-    def _ended(self, work: asyncio.Task[Event]) -> None:
-        """Report the end of an action to the state, also if it was cancelled or has failed."""
-        if work.cancelled():
-            self.happened(Failed(error=asyncio.CancelledError()))
-        elif (error := work.exception()) is not None:
-            self.happened(Failed(error=error, node_id=self._loader.culprit))
-        else:
-            self.happened(work.result())

@@ -413,4 +413,5 @@ def device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: 
         can_rank=computer.version >= RANKS_SINCE and device.kind == "cpu",
         moves_caches=computer.version >= READERS_SINCE,
         is_wide=profile.is_wide,
+        on_wifi=computer.on_wifi,
     )

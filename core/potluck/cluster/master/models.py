@@ -8,7 +8,7 @@ from typing import TypeAlias
 import potluck
 from potluck.api.values.schema import PlanRequest
 from potluck.errors import UsageError
-from potluck.model.shapes import SHAPES
+from potluck.model.shapes.table import SHAPES
 from potluck.store.gguf_files import quantisations
 from potluck.store.registry import LocalModel, open_model, random_model
 from potluck.tasks import in_thread

@@ -22,7 +22,8 @@ from potluck.cluster.master.asked import (
 from potluck.cluster.master.constraints import without_constraints
 from potluck.cluster.master.deadlines import DEADLINES, PlanningDeadlines
 from potluck.cluster.master.kept import KeptMeasurements
-from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements, unmeasured_devices
+from potluck.cluster.master.measurements import PROFILE_TOKENS, Measurements
+from potluck.cluster.master.memory_together import MemoryTogether, explain_fewer_bits
 from potluck.cluster.master.models import Models
 from potluck.cluster.master.planned import Planned, sizes_of
 from potluck.cluster.master.quantisations import Choice, Need, choose_quantisation
@@ -35,7 +36,6 @@ from potluck.errors import (
     OutOfMemoryError,
     PlanError,
     UsageError,
-    format_bytes,
 )
 from potluck.ids import NodeId
 from potluck.model.footprint import working_bytes
@@ -45,16 +45,12 @@ from potluck.plan.apart import Reading, reading_beside
 from potluck.plan.cost import DeviceCost
 from potluck.plan.labels import computer_names
 from potluck.plan.placement import make_plan
-from potluck.plan.problems import lacking_memory
 from potluck.plan.replicas import apart_from
 from potluck.plan.stages import Plan
 from potluck.plan.sums import pairs_to_measure
 from potluck.store.registry import LocalModel
 
 logger = logging.getLogger(__name__)
-
-
-_BEST_FIRST: tuple[Scheme, ...] = ("bf16", "int8", "int4-head8", "int4")
 
 
 class Enter(Protocol):
@@ -78,6 +74,7 @@ class Planner:
         self._arrivals = Arrivals(computers, deadlines)
         self._models = models
         self._deadlines = deadlines
+        self._memory = MemoryTogether(computers, deadlines.search_s)
 
     async def plan(
         self,
@@ -136,7 +133,7 @@ class Planner:
                 return await plan_in(scheme, request, model, [*notes, note])
             except (NotEnoughMemoryError, OutOfMemoryError) as error:
                 logger.info("scheme=%s does not fit: %s", scheme, error)
-                note = _explain_fewer_bits(scheme, error)
+                note = explain_fewer_bits(scheme, error)
         return await plan_in(schemes[-1], request, model, [*notes, note])
 
     async def _choice(self, request: PlanRequest, near: Planned | None) -> Choice:
@@ -149,7 +146,7 @@ class Planner:
         await self._computers.local.look()
 
         async def need(scheme: Scheme, model: LocalModel) -> Need:
-            lacking = await self._lacking(scheme, request, model)
+            lacking = await self._memory.lacking(scheme, request, model)
             return Need(shape_asked(scheme, request, model).model_memory, lacking)
 
         def scheme_of(model: LocalModel) -> Scheme:
@@ -189,7 +186,9 @@ class Planner:
                 return await self._place(scheme, request, model, workers, near=near)
             except NotEnoughMemoryError:
                 if not await self._arrivals.somebody_came(workers, ends_at):
-                    await self._check_room(scheme, request, model)  # its error says which would fit
+                    await self._memory.check(
+                        scheme, request, model
+                    )  # its error says which would fit
                     raise
 
     def _measured(self, model: LocalModel, scheme: Scheme, cache: Cache) -> list[Computer]:
@@ -267,7 +266,7 @@ class Planner:
         near: Planned | None,
         measures_sums: bool,
     ) -> Planned:
-        await self._check_room(scheme, request, model)  # before measuring, which takes longer
+        await self._memory.check(scheme, request, model)  # before measuring, which takes longer
         workers = list(self._computers.available())
         await self.measurements.links.measure(self._computers.local, workers)
         place = partial(
@@ -364,50 +363,3 @@ class Planner:
             replicas_wanted=request.replicas,
             together_tokens_per_s=shared.together_tokens_per_s,
         )
-
-    async def _check_room(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> None:
-        """Refuse a model that does not fit in the memory of all computers, before measuring.
-
-        Raises:
-            NotEnoughMemoryError: names the scheme in which the model would fit, if there is one.
-        """
-        if not (lacking := await self._lacking(scheme, request, model)):
-            return
-        needed = shape_asked(scheme, request, model).model_memory
-        fits_in: Scheme | None = None
-        for smaller in _BEST_FIRST:
-            is_smaller = shape_asked(smaller, request, model).model_memory < needed
-            if is_smaller and not await self._lacking(smaller, request, model):
-                fits_in = smaller
-                break
-        error = NotEnoughMemoryError(needed, needed - lacking, fits_in=fits_in)
-        raise naming_old(error, self._computers.available(), model.config, scheme)
-
-    async def _lacking(self, scheme: Scheme, request: PlanRequest, model: LocalModel) -> int:
-        """How many bytes of memory the model lacks.
-
-        0 also if some devices are not known yet, and if the search did not end in time.
-        """
-        devices = unmeasured_devices(
-            (self._computers.local, *self._computers.available()),
-            model.config,
-            scheme,
-            working=working_bytes(model.config, context_of(request, model)),
-        )
-        if devices is None:
-            return 0
-        counted = counted_devices(devices, scheme, request, model)
-        search = partial(lacking_memory, shape_asked(scheme, request, model), counted)
-        return await search_in_thread(search, limit_s=self._deadlines.search_s)
-
-
-def _explain_fewer_bits(scheme: Scheme, error: NotEnoughMemoryError | OutOfMemoryError) -> str:
-    """A sentence for people: why the model does not fit in this scheme, with the bytes."""
-    match error.data:
-        case {"computer": str(name), "needed": int(needed), "available": int(available)}:
-            why = f"{name}'s share needs {format_bytes(needed)} with its cache, and it offers"
-        case {"computer": None, "needed": int(needed), "available": int(available)}:
-            why = f"the model needs {format_bytes(needed)} with its cache, and your computers offer"
-        case _:  # the error has no such figures: this computer has no room for a single layer
-            return f"In {scheme} the model does not fit; this is the best quality that fits."
-    return f"In {scheme} {why} {format_bytes(available)}; this is the best quality that fits."

@@ -9,11 +9,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import assert_never
 
-from potluck.api.values.schema import PlanRequest
 from potluck.cluster.events import ComputerLost, DeviceChanged, Holds, LinkChanged, StageLost
-from potluck.cluster.loss import cannot_load
 from potluck.cluster.master.constraints import has_constraints
-from potluck.cluster.master.losses import MOST_ATTEMPTS, doubt, is_of, lose
+from potluck.cluster.master.losses import doubt, is_of, lose
+from potluck.cluster.master.outcomes import (
+    asked_by,
+    end_first,
+    has_failed,
+    plan_made,
+    tell_leaving,
+    was_loaded,
+)
 from potluck.cluster.master.state import (
     Deployed,
     Ending,
@@ -48,24 +54,17 @@ from potluck.cluster.master.vocabulary import (
     ReturnWish,
     Tell,
     UnloadWish,
-    Wish,
     Wished,
 )
 from potluck.errors import (
-    OutOfMemoryError,
-    PeerError,
-    PeerLostError,
-    PlanError,
-    PotluckError,
     UsageError,
 )
 from potluck.ids import NodeId
-from potluck.plan.stages import StagePlan
 
 
 def apply(state: State, event: Event) -> State:
     """The state after an event."""
-    return _end_first(_check_plan(_apply(state, event)))
+    return end_first(_check_plan(_apply(state, event)))
 
 
 def _apply(state: State, event: Event) -> State:
@@ -112,13 +111,13 @@ def _apply(state: State, event: Event) -> State:
         case Began(action=action):
             return _begin(state, action)
         case PlanMade(stages=stages):
-            return _planned(state, stages)
+            return plan_made(state, stages)
         case Loaded():
-            return _loaded(state)
+            return was_loaded(state)
         case Retired():
             return replace(state, work=None)
         case Failed():
-            return _fail(state, event)
+            return has_failed(state, event)
         case _:
             assert_never(event)
 
@@ -194,12 +193,12 @@ def _begin(state: State, action: Action) -> State:
                 deployed=Deployed(epoch=epoch, stages=state.plan),
                 missing=state.missing - _considered(state),
                 weighed=_considered(state),
-                asked=_asked_by(state, state.wishes[0]),
+                asked=asked_by(state, state.wishes[0]),
             )
         case Retire():
             # From here on nothing is loaded. If a plan is ready, its request is the one in force.
             assert state.deployed is not None
-            asked = state.asked if state.plan is None else _asked_by(state, state.wishes[0])
+            asked = state.asked if state.plan is None else asked_by(state, state.wishes[0])
             deployed, held = state.deployed, _held_after(state, action)
             before = deployed if deployed.is_broken or deployed.has_failed else None
             missing = state.missing | leavers(state) if state.plan is not None else state.missing
@@ -236,7 +235,7 @@ def _promote(state: State) -> State:
     assert before is not None
     assert stages is not None
     if not before.is_broken:
-        state = _tell_leaving(state, "Its answers go on at another replica.")
+        state = tell_leaving(state, "Its answers go on at another replica.")
     if state.work is not None and not isinstance(state.wishes[0], LoadWish):
         # The plan of a recovery or a hand-over would take the replica that answers out of force.
         state = replace(state, ending=state.ending or Ending(error=None))
@@ -280,92 +279,6 @@ def _answered(state: State, answer: Answer) -> State:
     return state
 
 
-def _loaded(state: State) -> State:
-    state = replace(change_deployed(state, is_loaded=True), work=None)
-    if state.ending is not None:  # the wish was ended when it was too late to cancel the loading
-        return change_deployed(state, has_failed=True)
-    granted = Answer(ticket=state.wishes[0].ticket)
-    deployed = state.deployed
-    assert deployed is not None
-    connected = state.here | state.leaving
-    unused = {n: state.kept[n] for n in (state.kept.keys() & connected) - deployed.computers}
-    return replace(
-        state,
-        wishes=state.wishes[1:],
-        answers=(*state.answers, granted),
-        held={**state.held, **unused},
-        kept={},
-        attempts=0,
-        tried=None,
-        avoid=frozenset(),
-    )
-
-
-def _planned(state: State, stages: tuple[StagePlan, ...] | None) -> State:
-    assert isinstance(state.work, MakePlan)
-    is_recovery, lost = state.work.is_recovery, state.avoid - state.work.avoid
-    is_handover = state.work.is_handover
-    state = replace(state, work=None)
-    if state.ending is not None:
-        return state
-    if is_handover:
-        state = _tell_leaving(state, "Potluck goes on without it.")
-    if stages is None:
-        return replace(state, weighed=state.here, ending=Ending(error=None))
-    if is_recovery and state.attempts < MOST_ATTEMPTS and any(s.node in lost for s in stages):
-        return replace(state, attempts=state.attempts + 1)  # a stage was lost meanwhile
-    return replace(state, plan=stages)
-
-
-def _fail(state: State, failed: Failed) -> State:
-    if isinstance(state.work, Deploy):
-        state = change_deployed(state, has_failed=True)
-    if state.ending is None and _is_worth_another_plan(state, failed):
-        culprit = frozenset[NodeId]() if failed.node_id is None else {failed.node_id}
-        tried = failed.error if isinstance(failed.error, PotluckError) else None
-        state = replace(state, work=None, attempts=state.attempts + 1, tried=tried)
-        if tried is not None and culprit and not isinstance(tried, PeerLostError):
-            notice = f"{tried.message} Potluck tries to load the model without it."
-            state = replace(state, notices=(*state.notices, notice))
-        return replace(state, avoid=state.avoid | culprit)
-    error = failed.error
-    if state.ending is None and isinstance(state.wishes[0], ImproveWish):
-        if not (isinstance(state.work, MakePlan) and state.work.is_handover):
-            state = replace(state, weighed=state.here)  # not again until another computer comes
-        elif isinstance(error, PlanError | OutOfMemoryError):
-            state = _tell_leaving(state, f"The model does not fit without it: {error.message}")
-            state = replace(state, needed=state.needed | leavers(state))
-    if state.tried is not None and isinstance(error, PlanError | UsageError):
-        error = cannot_load(state.tried, error)
-    return replace(state, work=None, ending=state.ending or Ending(error=error))
-
-
-def _tell_leaving(state: State, what_follows: str) -> State:
-    """Show why computers of the plan in force leave, once for each."""
-    assert state.deployed is not None
-    leaving = leavers(state) - state.deployed.told
-    names = {stage.name: stage.node for stage in state.deployed.stages if stage.node in leaving}
-    whys = (f"{name} {state.pauses.get(node, 'leaves')}" for name, node in names.items())
-    notices = tuple(f"{why}. {what_follows}" for why in whys)
-    state = change_deployed(state, told=state.deployed.told | leaving)
-    return replace(state, notices=(*state.notices, *notices))
-
-
-def _is_worth_another_plan(state: State, failed: Failed) -> bool:
-    """Whether a prompt or an answer waits that can do without the computer that failed."""
-    if state.attempts >= MOST_ATTEMPTS:
-        return False
-    match state.wishes[0]:
-        case RecoveryWish():
-            return failed.node_id is not None or isinstance(failed.error, PeerError)
-        case PromptWish():
-            return isinstance(failed.error, PeerError)
-        case LoadWish(request=request):
-            return isinstance(failed.error, PeerError) and not has_constraints(request)
-        case _:
-            return False
-
-
 def _check_plan(state: State) -> State:
     """Drop a plan that is not in force yet if one of its computers has left: another one is made.
 
@@ -375,48 +288,6 @@ def _check_plan(state: State) -> State:
     if not gone:
         return state
     return replace(state, plan=None, missing=state.missing | gone)
-
-
-def _end_first(state: State) -> State:
-    """Answer the first wish that failed, once its work is undone, and set the error to show."""
-    deployed, ending = state.deployed, state.ending
-    if ending is None or state.work is not None or (deployed is not None and deployed.has_failed):
-        return state
-    wish, error = state.wishes[0], ending.error
-    if not state.is_ready:  # else the model before it is still loaded, and its request in force
-        if isinstance(error, PotluckError):
-            # The failed request stays in force: no other model answers in its place.
-            state = replace(state, asked=_asked_by(state, wish), failure=error)
-        elif isinstance(wish, LoadWish):
-            state = replace(state, asked=None)  # an error of another class is ours: it is not shown
-    # What one answer cannot have, no other one can: they all wait for the same model.
-    is_common = isinstance(wish, RecoveryWish) and error is not None
-    ended = [w for w in state.wishes if w is wish or (is_common and isinstance(w, RecoveryWish))]
-    return replace(
-        state,
-        ending=None,
-        attempts=0,
-        tried=None,
-        wishes=tuple(w for w in state.wishes if w not in ended),
-        answers=(*state.answers, *(Answer(ticket=w.ticket, error=error) for w in ended)),
-    )
-
-
-def _asked_by(state: State, wish: Wish) -> PlanRequest | None:
-    """The request in force while this wish is granted and afterwards.
-
-    A prompt keeps the request in force with its constraints: a computer that is back takes part
-    again.
-    """
-    match wish:
-        case LoadWish(request=request):
-            return request
-        case PromptWish(default=default):
-            return state.asked or default
-        case RecoveryWish() | ImproveWish() | UnloadWish() | ReturnWish():
-            return state.asked
-        case _:
-            assert_never(wish)
 
 
 def _without(held: Mapping[NodeId, int], node_id: NodeId) -> dict[NodeId, int]:

@@ -55,6 +55,7 @@ class LocalComputer:
         processes: StageProcesses,
         addresses: Callable[[], tuple[Address, ...]],
         use: DeviceUse | None = None,
+        on_wifi: Callable[[], bool] = lambda: False,
         patience: Patience = PATIENCE,
     ) -> None:
         """Make this computer known to its own master.
@@ -65,8 +66,10 @@ class LocalComputer:
             processes: the stage processes of this node.
             addresses: where other computers reach this one.
             use: tells whether another home's master has the stage processes now.
+            on_wifi: whether others reach this computer by Wi-Fi alone.
             patience: deadlines for answers.
         """
+        self._on_wifi = on_wifi
         self.node_id = identity.node_id
         self._identity = identity
         self._patience = patience
@@ -85,6 +88,10 @@ class LocalComputer:
     @property
     def machine(self) -> str:
         return self._me().machine
+
+    @property
+    def on_wifi(self) -> bool:
+        return self._on_wifi()
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -30,7 +30,7 @@ from potluck.cluster.membership.records import (
     read_records,
     write_records,
 )
-from potluck.cluster.membership.remote import RemoteComputer
+from potluck.cluster.membership.remote import RemoteComputer, known_medium
 from potluck.errors import PeerLostError, PotluckError, UnreachableError, UntrustedPeerError
 from potluck.ids import HomeId, NodeId, short
 from potluck.net.advert import Found
@@ -331,7 +331,7 @@ class Members:
                 leaves = message.leaving and not computer.is_leaving
                 computer.is_paused, computer.is_leaving = message.paused, message.leaving
                 computer.reason, computer.lent_to = message.reason, message.lent_to
-                computer.vitals = message.vitals
+                computer.vitals, computer.medium = message.vitals, known_medium(message.medium)
                 if leaves:
                     self._events.publish(ComputerLeaves(node_id=computer.node_id))
                 if is_lost:

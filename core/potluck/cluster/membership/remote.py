@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
+from potluck.api.values.network import Medium, MediumKind
 from potluck.api.values.politeness import says
 from potluck.cluster.computer import PATIENCE, Capabilities, Computer, Patience
 from potluck.errors import PeerTimeoutError, PotluckError, RemoteProtocolError
@@ -22,6 +23,7 @@ from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.tasks import reschedule
+from potluck.wire import messages as wire
 from potluck.wire.handover_messages import (
     Follow,
     Followed,
@@ -67,6 +69,7 @@ from potluck.wire.spare_messages import Keep, Keeping
 logger = logging.getLogger(__name__)
 
 _Answer = TypeVar("_Answer", bound=Message)
+_MEDIA: Sequence[MediumKind] = get_args(MediumKind)
 
 
 class RemoteComputer:
@@ -98,6 +101,7 @@ class RemoteComputer:
         self.lent_to: str | None = None  # name of another home's master that has it
         self.held: tuple[HeldStage, ...] = ()  # for this home, as last reported
         self.vitals: Vitals | None = None
+        self.medium = Medium()
         self._best: dict[NodeId, Address] = {}  # the best address, from each computer
         self._identity = identity
         self._patience = patience
@@ -123,6 +127,10 @@ class RemoteComputer:
         if self.reason == "owner":
             return "is paused by its owner"
         return says(self.reason)
+
+    @property
+    def on_wifi(self) -> bool:
+        return self.medium.kind == "wifi"
 
     @property
     def withheld(self) -> str | None:
@@ -307,3 +315,9 @@ class RemoteComputer:
             reactor=reactor,
             timeout_s=self._patience.dial_s,
         )
+
+
+def known_medium(said: wire.Medium | None) -> Medium:
+    """What a computer says of its network; a kind of a later version is not known."""
+    kind: MediumKind | None = next((k for k in _MEDIA if said is not None and k == said.kind), None)
+    return Medium(kind=kind, mbit=said.mbit) if said is not None and kind is not None else Medium()

@@ -33,6 +33,7 @@ from potluck.wire.messages import (
     Message,
     NodeInfo,
     PlanBefore,
+    PlanKey,
     RankPlace,
     StepFailed,
     TensorInfo,
@@ -92,6 +93,7 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
     ranks: RankPlace | None = None  # the group that this stage is a rank of
     cache_hops: tuple[CacheHop, ...] = ()  # where the caches go of prompts that it reads for others
     before: PlanBefore | None = None  # the plan whose conversations it takes over
+    key: PlanKey | None = None  # who knows it may fetch the caches of this plan
 
     @classmethod
     def of(
@@ -106,6 +108,7 @@ class LoadStage(Assign, frozen=True, kw_only=True, tag="load_stage"):
             "ranks": load.ranks,
             "cache_hops": load.cache_hops,
             "before": load.before,
+            "key": load.key,
         }
         return cls(**fields)
 
@@ -126,7 +129,12 @@ class HealthCheck(Message, frozen=True, tag="health_check"):
 
 
 class UnloadStage(Message, frozen=True, tag="unload_stage"):
-    """Take the stage out of force and free its memory."""
+    """Take the stage out of force and free its memory.
+
+    With `leaves_caches`, the caches of its sessions stay for a moment: stages of the next plan may fetch them.
+    """
+
+    leaves_caches: bool = False
 
 
 class Quantise(Message, frozen=True, tag="quantise"):

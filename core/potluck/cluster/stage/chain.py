@@ -110,6 +110,7 @@ class StageChain:
                 loaded.cache_targets,
                 lambda message: self._send_on(loaded, *take_answer(loaded.stage, message)),
                 loaded.before,
+                loaded.key,
             )
         self._loaded = loaded
 

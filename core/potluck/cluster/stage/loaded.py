@@ -34,6 +34,7 @@ class LoadedStage:
     rank_links: Links | None = None  # with the other ranks; None: there is no group
     cache_targets: Sequence[CacheTarget] = ()  # where caches go of prompts read for others
     before: StageBefore | None = None  # whose conversations it takes over
+    key: str | None = None  # of the plan: who knows it may fetch caches
     transfers: Transfers = field(init=False)  # set when it comes into force
 
     def close(self) -> None:

@@ -17,9 +17,8 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, assert_never
 
@@ -33,7 +32,6 @@ from potluck.cluster.processes.messages import (
     FromStage,
     Health,
     HealthCheck,
-    Holds,
     LoadStage,
     Memory,
     Quantise,
@@ -52,55 +50,45 @@ from potluck.cluster.processes.messages import (
 )
 from potluck.cluster.stage.chain import StageChain
 from potluck.cluster.stage.compute_thread import ComputeThread, end_process
-from potluck.cluster.stage.connecting import Dialling
 from potluck.cluster.stage.disk_thread import DiskThread
-from potluck.cluster.stage.joining import check_place, check_ranks, end_meeting, meet
-from potluck.cluster.stage.loaded import LoadedStage
+from potluck.cluster.stage.in_force import StageInForce
+from potluck.cluster.stage.joining import check_place
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.packer import Packer
 from potluck.cluster.stage.ranks import Ranks
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.stage.step_watch import StepWatch
 from potluck.cluster.stage.sum_times import try_sums
-from potluck.cluster.stage.transfers import StageBefore
 from potluck.engine.accelerator import log_capabilities
-from potluck.engine.caches.left_sessions import LeftSessions
 from potluck.engine.device import computing_with, is_lost, is_wide, use
 from potluck.engine.kernels import keep_compiled
 from potluck.engine.lending import Lending
 from potluck.engine.profile import LayerProfile, profile_layers
-from potluck.engine.rank_sums.collective import transport_of
 from potluck.errors import (
     BusyError,
     EngineError,
     IdentityError,
-    InvalidStepError,
     PotluckError,
-    StaleEpochError,
-    UnreachableError,
 )
-from potluck.ids import HomeId, NodeId
+from potluck.ids import HomeId
 from potluck.model.config import ModelConfig
 from potluck.net.identity import Identity
 from potluck.net.link import error_message
 from potluck.net.link_kind import step_links
-from potluck.net.transport import Listener, StepLink, dial_steps
+from potluck.net.transport import Listener, StepLink
 from potluck.tasks import TaskSet
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
     Profiled,
     StageMeasured,
-    StageTimes,
     SumsMeasured,
 )
 from potluck.wire.messages import DeviceInfo, Hop, Purpose
 
 logger = logging.getLogger(__name__)
 
-DIAL_TIMEOUT_S = 10.0
 MEMORY_INTERVAL_S = 2.0
-SAVE_S = 1.5  # for writing caches at the end of the process, which its node ends after 3 seconds
 MEMORY_STEP = 0.02  # of the total; smaller changes of the free memory are not reported
 
 
@@ -119,14 +107,13 @@ class StageServer:
         threads = self._lending.threads or start.threads
         self._kernels = start.kernels_folder
         self._packer = Packer(threads)
-        scheduler = Scheduler()
-        self._scheduler, self._ranks = scheduler, Ranks(watch.waiting)
+        scheduler, ranks = Scheduler(), Ranks(watch.waiting)
         self._chain = StageChain(
             self._me.name,
             scheduler,
             self._tell,
             end_process,
-            ranks=self._ranks,
+            ranks=ranks,
             submit=lambda job: self._compute.submit_short(job),
         )
         self._compute = ComputeThread(scheduler, self._chain.run_group, watch=watch)
@@ -140,10 +127,20 @@ class StageServer:
             sessions=None if start.sessions_folder is None else Path(start.sessions_folder),
             sessions_limit=start.sessions_limit,
             disk=DiskThread(self._compute.submit_short),
-            ranks=self._ranks,
+            ranks=ranks,
+        )
+        self._in_force = StageInForce(
+            identity=self._identity,
+            me=self._me,
+            chain=self._chain,
+            loader=self._loader,
+            scheduler=scheduler,
+            ranks=ranks,
+            compute=self._compute,
+            device=self._device,
+            tell=self._tell,
         )
         self._port = 0  # where other stages connect
-        self._turn = asyncio.Lock()  # one load or unload at a time
         self._tasks = TaskSet()
         self._sums: asyncio.Task[None] | None = None  # measures these
 
@@ -168,20 +165,9 @@ class StageServer:
             self._tasks.spawn(self._report_memory())
             while (message := await messages.get()) is not None:
                 self._handle(message)
-            await self._save_sessions()
+            await self._in_force.save_sessions()
+            await self._in_force.stop()
             await self._tasks.stop()
-
-    async def _save_sessions(self) -> None:
-        """Have the stage in force write its conversations' caches to the disk, if it keeps any there.
-
-        A rank of a group does not: its thread may wait for one that is lost, until `_withdraw` ends their connections.
-        """
-        loaded = self._chain.loaded
-        if loaded is not None and loaded.stage.keeper.has_files:
-            end = time.monotonic() + SAVE_S
-            await self._compute.call(
-                lambda: loaded.stage.keeper.save(lambda: time.monotonic() > end)
-            )
 
     async def _try_device(self) -> None:
         """Write to the log what works on this device, and what had to be replaced."""
@@ -279,110 +265,20 @@ class StageServer:
             and is_wide(wanted.scheme, self._device, exceeds_f16=config.exceeds_f16),
         )
 
-    # --- loading
+    # --- the stage in force
 
     async def _load(self, message: LoadStage) -> StageLoaded:
-        async with self._turn:
-            return await self._load_next(message)
-
-    async def _load_next(self, message: LoadStage) -> StageLoaded:
-        started = time.perf_counter()
-        check_ranks(message.ranks, message.share, self._identity.node_id)
-        left = await self._leave(message)
-        try:
-            kept = await self._loader.prepare(message, left)
-        finally:
-            self._tell_held()
-        home = HomeId(message.home)
-        async with AsyncExitStack() as if_it_fails:
-            dialling = Dialling(self._dial, if_it_fails)
-            connected = await dialling.connect(message)
-            # Ranks do not take equally long to load, and their deadline is shorter than that may be.
-            meeting = asyncio.create_task(
-                meet(
-                    self._chain.lobby,
-                    connected.ranks,
-                    message.ranks,
-                    home,
-                    message.epoch,
-                    transport_of(self._device),
-                )
-            )
-            if_it_fails.push_async_callback(end_meeting, meeting)
-            stage = await self._loader.load(message, left)
-            links = await meeting
-            if_it_fails.pop_all()
-        previous = NodeId(message.previous) if message.previous is not None else None
-        loaded = LoadedStage(home, message.epoch, previous, stage, connected.following)
-        loaded.cache_targets = connected.targets
-        loaded.rank, loaded.rank_links = _rank(message), links
-        if message.before is not None:
-            loaded.before = StageBefore(message.before.epoch, left, connected.sources)
-        await self._compute.call(lambda: self._put_in_force(loaded))
-        ranks = links.steps if links is not None else ()
-        for link in dict.fromkeys((*loaded.links, *loaded.cache_links, *ranks)):
-            self._tasks.spawn(self._chain.watch(link))
-        seconds = time.perf_counter() - started
+        loaded = await self._in_force.load(message)
         self._tell_memory()
-        self._tell_held()
-        return StageLoaded(
-            seconds=seconds,
-            memory_bytes=stage.nbytes,
-            cache_tokens=stage.cache_tokens,
-            is_exact_in_chunks=stage.is_exact_in_chunks,
-            keeps_sessions=stage.keeper.has_files,
-            layers_kept=kept,
-            layers_loaded=len(stage.weights.layers) - kept,
-        )
+        return loaded
 
-    async def _leave(self, message: LoadStage) -> LeftSessions | None:
-        """Take the stage out of force; return its sessions if the next one may go on with them."""
-        loaded = self._withdraw()
-        if loaded is None or message.before is None or loaded.epoch != message.before.epoch:
-            return None
-        if message.share is not None or not self._loader.has_content_of(message):
-            return None
-        return await self._compute.call(lambda: loaded.stage.left(is_in_force=False))
-
-    async def _dial(self, home: HomeId, hop: Hop, purpose: Purpose) -> StepLink:
-        try:
-            return await dial_steps(
-                hop.addresses,
-                self._identity,
-                home=home,
-                peer=NodeId(hop.node_id),
-                me=self._me,
-                reactor=self._compute.reactor,
-                purpose=purpose,
-                timeout_s=DIAL_TIMEOUT_S,
-            )
-        except UnreachableError as error:
-            error.data = {**error.data, "node": hop.node_id}  # so that the master blames it
-            raise
-
-    def _put_in_force(self, loaded: LoadedStage) -> None:
-        """Compute with this stage from now on. On the computing thread, between steps."""
-        self._ranks.join(loaded.rank, loaded.rank_links)
-        self._scheduler.in_order = loaded.rank > 0
-        self._chain.loaded = loaded
-
-    def _tell_held(self) -> None:
-        self._tell(Holds(held=self._loader.held(self._chain.loaded)))
+    async def _unload(self) -> StageUnloaded:
+        await self._in_force.unload()
+        self._tell_memory()
+        return StageUnloaded()
 
     async def _time(self, message: MeasureStage) -> StageMeasured:
-        loaded = self._chain.loaded
-        if loaded is None or loaded.epoch != message.epoch:
-            raise StaleEpochError("The stage to be measured is not loaded here any more.")
-        if message.position >= loaded.stage.context:
-            raise InvalidStepError(
-                f"The context has {loaded.stage.context} tokens: none is at {message.position}."
-            )
-
-        def measure() -> StageTimes:
-            with self._ranks.alone():
-                return loaded.measure(message.position)
-
-        times = await self._compute.call(measure)
+        times = await self._in_force.measure(message.epoch, message.position)
         return StageMeasured(epoch=message.epoch, times=times)
 
     async def _try_sums(self, message: TrySums) -> SumsMeasured:
@@ -390,7 +286,7 @@ class StageServer:
         home = HomeId(message.home)
 
         def dial(hop: Hop, purpose: Purpose) -> Coroutine[None, None, StepLink]:
-            return self._dial(home, hop, purpose)
+            return self._in_force.dial(home, hop, purpose)
 
         await self._compute.call(lambda: None)  # a profile that is under way is not disturbed
         times = await try_sums(
@@ -398,37 +294,12 @@ class StageServer:
         )
         return SumsMeasured(activation_port=self._port, times=times)
 
-    async def _unload(self) -> StageUnloaded:
-        async with self._turn:
-            await self._save_sessions()
-            self._withdraw()
-            await self._compute.call(lambda: self._ranks.join(0, None))  # which gives memory back
-            await self._loader.drop()
-        self._tell_memory()
-        self._tell_held()
-        return StageUnloaded()
-
-    def _withdraw(self) -> LoadedStage | None:
-        """Take the stage out of force: its links to other stages end, and its sessions are used no more."""
-        loaded, self._chain.loaded = self._chain.loaded, None
-        if loaded is not None:
-            loaded.close()
-        return loaded
-
-    def _in_use(self) -> int:
-        """Bytes of weights and caches that another load could take over."""
-        loaded = self._chain.loaded
-        if loaded is None:
-            return self._loader.nbytes
-        left = None if loaded.before is None else loaded.before.left
-        return loaded.stage.nbytes + (0 if left is None else left.nbytes)
-
     def _lent(self) -> DeviceInfo:
         """The device with the memory for a plan: the free memory and that of the loaded stage."""
-        return self._lending.own(in_use=self._in_use())
+        return self._lending.own(in_use=self._in_force.in_use)
 
     def _all_lent(self) -> tuple[DeviceInfo, ...]:
-        return self._lending.all(in_use=self._in_use())
+        return self._lending.all(in_use=self._in_force.in_use)
 
     def _tell_memory(self, request: int | None = None) -> None:
         self._tell(Memory(devices=self._all_lent(), re=request))
@@ -444,10 +315,6 @@ class StageServer:
             ):
                 last = now
                 self._tell(Memory(devices=now))
-
-
-def _rank(message: LoadStage) -> int:
-    return 0 if message.ranks is None else message.ranks.rank
 
 
 async def _serve(pipe: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""The caches that a stage sends to others as it reads a prompt, and those that others send to it.
+"""The transfers of a stage: caches that others send to it, and those that it sends (`giving.py`).
 
 Used on the computing thread only. A transfer ends when all of it is taken, when one side gives it up, when its
 session is opened anew, trimmed or closed, or with a connection. A session never goes on with a part of it. Who sends
@@ -7,17 +7,17 @@ rows has to know the transfer's name, which the driver draws and tells the stage
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
+from potluck.cluster.stage.giving import Giving, check_key, say, why
 from potluck.cluster.stage.scheduler import PeerLink
 from potluck.engine.caches.left_sessions import LeftSessions
-from potluck.engine.caches.session_transfer import RowReceiver, RowSender
+from potluck.engine.caches.session_transfer import RowReceiver
 from potluck.engine.stage import Stage
-from potluck.errors import InvalidStepError, PeerLostError, PotluckError, StaleEpochError
+from potluck.errors import InvalidStepError, StaleEpochError
 from potluck.ids import SessionId
 from potluck.net.step_link import StepLink
 from potluck.wire.activation_messages import Result
@@ -35,9 +35,6 @@ from potluck.wire.messages import Message
 
 logger = logging.getLogger(__name__)
 
-UNWRITTEN = 32 << 20  # bytes that may be on their way to a computer: a chunk of the largest models
-MOST_FETCHED = 32  # caches that a computer may be fetching at a time: one for each answer under way
-
 
 class CacheTarget(NamedTuple):
     """A stage to which caches are sent, or that sends them, and the layers that both have."""
@@ -52,6 +49,7 @@ class StageBefore:
 
     Attributes:
         epoch: of the plan before.
+        key: of it, which its stages want to see; None: they give nothing.
         left: what this process has of it; None: nothing.
         sources: stages of it in other processes.
     """
@@ -59,6 +57,7 @@ class StageBefore:
     epoch: int
     left: LeftSessions | None
     sources: Sequence[CacheTarget] = ()
+    key: str | None = None
 
     def covers(self, layers: Sequence[int]) -> bool:
         """Whether each of these layers is somewhere."""
@@ -70,18 +69,6 @@ class StageBefore:
         for source in self.sources:
             source.link.close()
         self.left, self.sources = None, ()
-
-
-@dataclass(slots=True, eq=False)
-class _Outgoing:
-    """What one stage is sent of a session."""
-
-    session: str
-    link: PeerLink
-    layers: range
-    rows: RowSender
-    sent: int = 0  # bytes
-    written: int = 0  # of these, as the other one has said
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +92,7 @@ class Transfers:
         targets: stages to which the caches go that this one is asked to send.
         taken: called with a `take_cache` that has its answer: its position is where the session goes on.
         before: the plan whose conversations the stage takes over; None: there is none.
+        key: of the plan: who knows it may fetch caches; None: nobody may.
     """
 
     def __init__(
@@ -114,11 +102,12 @@ class Transfers:
         targets: Sequence[CacheTarget],
         taken: Callable[[TakeCache], None],
         before: StageBefore | None = None,
+        key: str | None = None,
     ) -> None:
         self._stage, self._epoch = stage, epoch
         self._targets, self._taken, self._before = targets, taken, before
         self._incoming: dict[str, _Incoming] = {}
-        self._outgoing: dict[tuple[str, PeerLink], _Outgoing] = {}
+        self._giving, self._key = Giving(epoch), key
 
     # --- from the driver, along the chain
 
@@ -169,7 +158,7 @@ class Transfers:
                 if len(own) == len(left.layers):  # no other stage wants any of it
                     left.drop(session)
             except Exception as error:  # noqa: BLE001 - also torch's own
-                self._break(transfer, _why(error))
+                self._break(transfer, why(error))
                 return
             transfer.missing.difference_update(own)
         for link, layers in before.sources:
@@ -180,8 +169,9 @@ class Transfers:
                 transfer=transfer.name,
                 layers=(layers.start, layers.stop),
                 end=end,
+                key=before.key,
             )
-            self._say(link, fetch)
+            say(link, fetch)
 
     def take(self, message: TakeCache) -> None:
         """Answer when everything is here, or if it will not be."""
@@ -206,27 +196,18 @@ class Transfers:
                 message.end,
                 epoch=message.epoch,
             )
-            outgoing = _Outgoing(message.session, target.link, target.layers, rows)
-            self._outgoing[message.transfer, target.link] = outgoing
-        self.go_on(message.session)
+            self._giving.begin(message.transfer, message.session, target.link, target.layers, rows)
 
     def go_on(self, session: str) -> None:
         """Send what has been computed of a session since."""
-        if not self._outgoing:  # nearly always
-            return
-        for (name, _), outgoing in list(self._outgoing.items()):
-            if outgoing.session == session:
-                self._send(name, outgoing)
+        self._giving.go_on(session)
 
     def drop(self, session: str) -> None:
         """End the transfers of a session, which goes on in another way."""
         for transfer in [one for one in self._incoming.values() if one.session == session]:
             transfer.taker = None  # its driver has given up
             self._break(transfer, "The conversation goes on without it.")
-        for (name, link), outgoing in list(self._outgoing.items()):
-            if outgoing.session == session:
-                del self._outgoing[name, link]
-                self._say(link, CacheGivenUp(epoch=self._epoch, transfer=name, message="It ended."))
+        self._giving.drop(session)
 
     def forget_before(self) -> None:
         """Give back what was not taken over from the plan before."""
@@ -242,7 +223,7 @@ class Transfers:
         """Handle a message of a stage at the other end of a transfer."""
         match message:
             case FetchCache():
-                self._give(link, message)
+                self._giving.give(link, message, lambda: self._left_of(message))
             case CacheRows():
                 self._write(link, message, payload)
             case CacheSent():
@@ -251,13 +232,10 @@ class Transfers:
                     transfer.missing = {n for n in transfer.missing if n not in span}
                     self._answer_whole(transfer)
             case CacheReceived():
-                key = message.transfer, link
-                if (outgoing := self._outgoing.get(key)) is not None:
-                    outgoing.written = min(message.nbytes, outgoing.sent)
-                    self._send(message.transfer, outgoing)
+                self._giving.received(link, message)
             case CacheGivenUp():
                 logger.info("a transfer was given up by %s: %s", link.peer.name, message.message)
-                self._outgoing.pop((message.transfer, link), None)
+                self._giving.given_up(link, message.transfer)
                 if (transfer := self._incoming.get(message.transfer)) is not None:
                     transfer.nbytes.pop(link, None)  # who has said so need not be told
                     self._break(transfer, message.message)
@@ -266,60 +244,34 @@ class Transfers:
 
     def lost(self, link: PeerLink) -> None:
         """Give up what can no longer come, or go, over a connection that has ended."""
-        for name, other in list(self._outgoing):
-            if other is link:
-                del self._outgoing[name, other]
+        self._giving.lost(link)
         for transfer in list(self._incoming.values()):
             if transfer.missing and link in transfer.nbytes:
                 self._break(transfer, f"The connection with {link.peer.name} has ended.")
 
-    def _give(self, link: PeerLink, message: FetchCache) -> None:
-        """Send a stage of the next plan what is here of a session."""
-        layers = range(*message.layers)
-        self._outgoing.pop((message.transfer, link), None)  # of one name there is one
-        try:
-            if len(self._sent_to(link)) >= MOST_FETCHED:
-                raise InvalidStepError("One computer fetches too many conversations at a time.")
-            rows = self._left_of(message.epoch).rows(
-                SessionId(message.session), layers, message.end
-            )
-        except Exception as error:  # noqa: BLE001 - also torch's own
-            told = _why(error)
-            given_up = CacheGivenUp(epoch=self._epoch, transfer=message.transfer, message=told)
-            self._say(link, given_up)
-            return
-        outgoing = _Outgoing(message.session, link, layers, rows)
-        self._outgoing[message.transfer, link] = outgoing
-        self._send(message.transfer, outgoing)
-
-    def _sent_to(self, link: PeerLink) -> list[_Outgoing]:
-        """What is sent to the computer at the other end, on all its connections."""
-        peer = link.peer.node_id
-        return [each for each in self._outgoing.values() if each.link.peer.node_id == peer]
-
-    def _left_of(self, epoch: int) -> LeftSessions:
+    def _left_of(self, message: FetchCache) -> LeftSessions:
         """What is here of a plan: the one in force, or the one before."""
-        if epoch == self._epoch:
+        if message.epoch == self._epoch:
+            check_key(self._key, message.key)
             return self._stage.left(is_in_force=True)
-        if self._before is None or self._before.epoch != epoch or self._before.left is None:
+        before = self._before
+        if before is None or before.epoch != message.epoch or before.left is None:
             raise StaleEpochError("Nothing is left of that plan here.")
-        return self._before.left
+        check_key(before.key, message.key)
+        return before.left
 
     def _write(self, link: PeerLink, message: CacheRows, payload: memoryview) -> None:
         transfer = self._incoming.get(message.transfer)
         if transfer is None:
-            told = "Nobody waits for it here."
-            self._say(
-                link, CacheGivenUp(epoch=self._epoch, transfer=message.transfer, message=told)
-            )
+            self._giving.refuse(link, message.transfer, "Nobody waits for it here.")
             return
         nbytes = transfer.nbytes[link] = transfer.nbytes.get(link, 0) + payload.nbytes
         try:
             transfer.rows.write(message.layer, message.first, message.tensor, payload)
         except Exception as error:  # noqa: BLE001 - also torch's own
-            self._break(transfer, _why(error))
+            self._break(transfer, why(error))
             return
-        self._say(link, CacheReceived(epoch=self._epoch, transfer=transfer.name, nbytes=nbytes))
+        say(link, CacheReceived(epoch=self._epoch, transfer=transfer.name, nbytes=nbytes))
 
     def _answer_whole(self, transfer: _Incoming) -> None:
         """Go on with a transfer of which everything is here."""
@@ -328,53 +280,17 @@ class Transfers:
         try:
             transfer.rows.finish()
         except Exception as error:  # noqa: BLE001 - also torch's own
-            self._break(transfer, _why(error))
+            self._break(transfer, why(error))
             return
         del self._incoming[transfer.name]
         self._taken(transfer.taker)
 
-    def _break(self, transfer: _Incoming, why: str) -> None:
+    def _break(self, transfer: _Incoming, told: str) -> None:
         """Drop all of a transfer. The session has the tokens that it had before."""
-        logger.warning("a transfer is given up: %s", why)
+        logger.warning("a transfer is given up: %s", told)
         self._incoming.pop(transfer.name, None)
         for link in transfer.nbytes:
-            self._say(link, CacheGivenUp(epoch=self._epoch, transfer=transfer.name, message=why))
+            self._giving.refuse(link, transfer.name, told)
         if (taker := transfer.taker) is not None:
             here = self._stage.position(SessionId(transfer.session))
             self._taken(msgspec.structs.replace(taker, position=min(here, taker.position)))
-
-    def _send(self, name: str, outgoing: _Outgoing) -> None:
-        """Send rows, as many as the other stage takes now."""
-        link, layers = outgoing.link, outgoing.layers
-        try:
-            # Each gets a part of what may be on its way: it goes on by what is said of itself alone.
-            most = UNWRITTEN / max(1, len(self._sent_to(link)))
-            while outgoing.sent - outgoing.written < most:
-                if (piece := outgoing.rows.next()) is None:
-                    break
-                rows = CacheRows(
-                    epoch=self._epoch,
-                    transfer=name,
-                    layer=piece.layer,
-                    first=piece.first,
-                    tensor=piece.tensor,
-                )
-                outgoing.sent += piece.data.nbytes
-                link.send_nowait(rows, piece.data)
-            if outgoing.rows.is_done:
-                span = layers.start, layers.stop
-                link.send_nowait(CacheSent(epoch=self._epoch, transfer=name, layers=span))
-                del self._outgoing[name, link]
-        except Exception as error:  # noqa: BLE001 - also torch's own; the prompt itself goes on
-            logger.warning("a cache cannot be sent to %s: %s", link.peer.name, error)
-            self._outgoing.pop((name, link), None)
-            why = _why(error)
-            self._say(link, CacheGivenUp(epoch=self._epoch, transfer=name, message=why))
-
-    def _say(self, link: PeerLink, message: Message) -> None:
-        with suppress(PeerLostError):  # who waits for it hears of the connection's end
-            link.send_nowait(message)
-
-
-def _why(error: Exception) -> str:
-    return error.message if isinstance(error, PotluckError) else type(error).__name__

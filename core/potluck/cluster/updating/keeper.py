@@ -156,12 +156,16 @@ class UpdateKeeper:
         if self._versions is not None:
             await asyncio.to_thread(self._versions.came_up)
         while True:
-            since = self._here.clock() - self.known.looked_at
-            due = not 0 <= since < DAY_S  # below 0: the clock was ahead when it looked
-            if due and self._here.is_allowed() and self._way != "manual" and not self.is_busy:
-                self._begin(self._look_by_itself())
-                self._is_unasked = True
+            self.look_if_due()
             await asyncio.sleep(DAY_S / 24)
+
+    def look_if_due(self) -> None:
+        """Begin to look for a newer version, if that is allowed and the last look was a day ago."""
+        since = self._here.clock() - self.known.looked_at
+        due = not 0 <= since < DAY_S  # below 0: the clock was ahead when it looked
+        if due and self._here.is_allowed() and self._way != "manual" and not self.is_busy:
+            self._begin(self._look_by_itself())
+            self._is_unasked = True
 
     # --- what a person asks for
 

@@ -130,19 +130,20 @@ class LendingSettings:
 
     def rename(self, name: str | None) -> str:
         """Store this computer's name; None: that of the host. Return the name."""
-        self._saved = msgspec.structs.replace(self._saved, name=name)
-        self.settings = msgspec.structs.replace(self.settings, name=name)
-        save_settings(self._file, self._saved)
+        self.keep(name=name)
         return self._saved.shown_name
 
     def allow_updates(self, on: bool) -> None:
         """Store whether Potluck may look for newer versions by itself."""
+        self.keep(updates=on)
+
+    def keep(self, **changes: object) -> None:
+        """Store settings that change nothing of what is lent."""
         is_held = self.settings is not self._saved
-        self._saved = msgspec.structs.replace(self._saved, updates=on)
-        self.settings = (
-            msgspec.structs.replace(self.settings, updates=on) if is_held else self._saved
-        )
-        save_settings(self._file, self._saved)
+        saved = msgspec.structs.replace(self._saved, **changes)
+        save_settings(self._file, saved)
+        self._saved = saved
+        self.settings = msgspec.structs.replace(self.settings, **changes) if is_held else saved
 
     def let_go(self, holder: Holder) -> None:
         """Go back to the saved settings when the last program that held the node is gone."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from potluck.api.values import network
 from potluck.api.values import vitals as schema
 from potluck.cluster.worker.worker import Worker
 from potluck.errors import (
@@ -34,6 +35,7 @@ from potluck.wire.messages import (
     DeviceInfo,
     Hop,
     Load,
+    Medium,
     Message,
     NodeInfo,
     RankPlace,
@@ -70,6 +72,8 @@ class WorkerLinks:
         handed_over: answers a master that hands its home over.
         needed: called with the name of a master whose model does not fit without this computer,
             which leaves.
+        medium_to: what the way to a host goes over, at this computer's end.
+        avoids: whether nobody is to be dialled at a host, since its network is not used.
     """
 
     def __init__(
@@ -83,6 +87,8 @@ class WorkerLinks:
         changed: Callable[[], None],
         handed_over: Callable[[Link, Message], Awaitable[Message]],
         needed: Callable[[str], None] = lambda _: None,
+        avoids: Callable[[str], bool] = lambda _: False,
+        medium_to: Callable[[str], network.Medium] = lambda _: network.Medium(),
         times: LinkTimes | None = None,
     ) -> None:
         self._worker = worker
@@ -93,6 +99,8 @@ class WorkerLinks:
         self._changed = changed
         self._handed_over = handed_over
         self._needed_by = needed
+        self._avoids = avoids
+        self._medium_to = medium_to
         self._times = times if times is not None else LinkTimes()
         self._masters: dict[Link, Status | None] = {}  # the status that each was sent last
         self._status_due: asyncio.TimerHandle | None = None
@@ -176,7 +184,7 @@ class WorkerLinks:
         try:
             self.check_addresses(link, message.node_id, message.addresses)
             return await measure_to(
-                message.addresses,
+                [a for a in message.addresses if not self._avoids(a.host)],
                 self._identity,
                 home=link.home,
                 peer=NodeId(message.node_id),
@@ -283,6 +291,7 @@ class WorkerLinks:
             lent_to=lease.master_name if lease is not None and is_others else None,
             held=worker.leasing.held(link.home),
             vitals=_vitals(worker.vitals),
+            medium=_medium(self._medium_to(link.remote.host)),
         )
         if status != self._masters[link]:
             self._masters[link] = status
@@ -297,6 +306,10 @@ def _vitals(seen: schema.Vitals) -> Vitals | None:
     if seen == schema.Vitals():
         return None  # nothing can be read here
     return msgspec.convert(seen, Vitals, from_attributes=True)
+
+
+def _medium(seen: network.Medium) -> Medium | None:
+    return msgspec.convert(seen, Medium, from_attributes=True) if seen.kind else None
 
 
 def _is_loopback(address: Address) -> bool:

@@ -14,7 +14,7 @@ import psutil
 
 from potluck.doctor.facts import Adapter, AdapterKind, Gateway, Routes
 from potluck.doctor.looks.dialling import dial
-from potluck.net.interfaces import is_tunnel, is_virtual
+from potluck.net.interfaces import is_tunnel, is_virtual, leaves_from
 from potluck.system.commands import Ask, ask
 
 # An address for documentation (RFC 5737): it lies outside every home. Nothing is sent to it.
@@ -93,17 +93,6 @@ def _neighbour(
     """Another address of the same network. Whether anybody has it does not matter."""
     first, second = ip.network[1], ip.network[2]
     return second if ip.ip == first else first
-
-
-def leaves_from(host: str) -> str | None:
-    """The own address from which packets to an address would leave; None: no way leads there.
-
-    To connect a UDP socket sends nothing: it only asks the system for the route.
-    """
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))
-        return str(probe.getsockname()[0])
-    return None
 
 
 # --- the router

@@ -2,22 +2,12 @@
 
 import torch
 
-from potluck.engine.caches.kvcache import (
-    IndexedCache,
-    LatentCache,
-    LayerCache,
-    RowsAndState,
-    StateCache,
-)
+from potluck.engine.caches.kvcache import IndexedCache, LayerCache
+from potluck.engine.caches.latent_cache import LatentCache
 from potluck.engine.caches.pool_cache import PoolCache
-from potluck.model.caches import (
-    CacheSpec,
-    KeysAndValues,
-    Latent,
-    PooledCache,
-    RecurrentCache,
-    RowsAndStateCache,
-)
+from potluck.engine.caches.state_cache import RowsAndState, StateCache
+from potluck.model.cache_rows import KeysAndValues, Latent
+from potluck.model.caches import CacheSpec, PooledCache, RecurrentCache, RowsAndStateCache
 
 
 def new_cache(spec: CacheSpec, dtype: torch.dtype, device: torch.device) -> LayerCache:

@@ -17,8 +17,9 @@ import msgspec
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, StateCache
+from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.session_cache import SessionCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.files import O_BINARY, replace
 from potluck.model.caches import Held
 

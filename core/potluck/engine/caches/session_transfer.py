@@ -12,16 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, StateCache
+from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.session_cache import SessionCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.errors import InvalidStepError, OutOfMemoryError, format_bytes
-from potluck.model.caches import (
-    MOST_MOVED_BYTES,
-    CacheSpec,
-    FullCache,
-    Held,
-    RecurrentCache,
-)
+from potluck.model.caches import MOST_MOVED_BYTES, CacheSpec, FullCache, Held, RecurrentCache
 from potluck.wire.activation_messages import Dtype, TensorHeader
 
 PIECE = 1 << 20  # bytes of rows that go at once: a millisecond on the thread that computes

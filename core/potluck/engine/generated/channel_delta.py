@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, StateCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.engine.generated.delta_net import delta_heads
 from potluck.engine.kernels.called.delta import delta_net
 from potluck.engine.kernels.called.generated import GeneratedKernels

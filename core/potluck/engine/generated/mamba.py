@@ -5,7 +5,8 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, StateCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.called.mamba import mamba
 from potluck.engine.kernels.products.tensors import MambaTensors

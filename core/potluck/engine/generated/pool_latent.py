@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LatentCache, LayerCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.latent_cache import LatentCache
 from potluck.engine.generated.latent import GeneratedLatentAttention, has_latent_sizes
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.pool_indexer import PoolIndexer

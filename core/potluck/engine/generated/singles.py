@@ -62,7 +62,7 @@ def make_singles(
     """
     if (generated := as_generated(kernels)) is None:
         return None
-    from potluck.engine.generated.run import is_generable
+    from potluck.engine.generated.layers import is_generable
 
     if not all(is_generable(block.spec) and isinstance(block.mixer, Attention) for block in blocks):
         return None

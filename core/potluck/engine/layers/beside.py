@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, RowsAndState
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.state_cache import RowsAndState
 from potluck.engine.layers.attention import Attention, Step
 from potluck.engine.layers.linear import Linear
 from potluck.engine.layers.mamba import Mamba

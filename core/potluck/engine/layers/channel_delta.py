@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, StateCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.engine.gates import GATE_FUNCTIONS
 from potluck.engine.kernels.products.tensors import DeltaTensors
 from potluck.engine.layers.attention import Step

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LatentCache, LayerCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.latent_cache import LatentCache
 from potluck.engine.kernels.products.tensors import Angles
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.choosing import Choice, choose

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, StateCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.linear import Linear
 from potluck.engine.layers.row_table import RowTable

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LatentCache, LayerCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.latent_cache import LatentCache
 from potluck.engine.gates import Elementwise, in_order
 from potluck.engine.kernels.products.tensors import Angles
 from potluck.engine.layers.attention import Step

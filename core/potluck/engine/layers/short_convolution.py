@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import LayerCache, StateCache
+from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.engine.kernels.products.tensors import ConvolutionTensors
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.recurrent import RecurrentMixer, convolved

@@ -14,7 +14,7 @@
     fp8, fp4, mxfp4, bitsandbytes  codes of floats: `codes.py`
     gguf    rows of blocks: `kernels/products/gguf_blocks.py`
 
-Targets are given whole steps of rows. A target keeps the integers exactly if the groups of the method are
+Words of gptq, awq and packed are taken apart in `words.py`. Targets are given whole steps of rows. A target keeps the integers exactly if the groups of the method are
 whole groups of 32 neighbouring inputs.
 """
 
@@ -38,6 +38,17 @@ from potluck.engine.loading.codes import (
     from_e4m3,
 )
 from potluck.engine.loading.targets import Target
+from potluck.engine.loading.words import (
+    Words,
+    awq,
+    fields,
+    fill_packed,
+    fill_words,
+    gptq,
+    group_size,
+    repeat,
+    spread,
+)
 from potluck.errors import BrokenModelError
 from potluck.model.quantized import GGUF, Method, Quantization, gguf_bytes
 
@@ -53,7 +64,6 @@ PART_DTYPES: Mapping[str, torch.dtype] = {
     "F8_E8M0": torch.uint8,  # codes
 }
 _AT_ONCE = 1 << 19  # weights; fewer cost calls (1 << 16: half as fast), more do not fit the caches
-_AWQ_FIELDS = (0, 4, 1, 5, 2, 6, 3, 7)  # of a word, those of the columns in order
 
 
 class StoredRows:
@@ -153,127 +163,10 @@ def fill_from_parts(
     """
     words, read_rows = _COLUMNS[quantization.method](quantization, parts, target.width)
     for first, last in pieces(target.rows, target):
-        _fill_words(target, words, first, read_rows(first, last))
+        fill_words(target, words, first, read_rows(first, last))
 
 
-_Rows = Callable[[int, int], Tensor]
-"""First row and end → the integers of these rows as they are stored, (n, width), u8."""
-
-
-class _Words:
-    """Zero points and scales of a matrix, one of each for each group of inputs."""
-
-    def __init__(self, zeros: Tensor, scales: Tensor, group: int, group_of: Tensor | None) -> None:
-        """Take zero points (out, groups), i16, and scales (out, groups), f32.
-
-        Args:
-            zeros: what is subtracted from the integers.
-            scales: what the difference is multiplied by.
-            group: inputs of each, at most the width.
-            group_of: the group of each input; None: they follow one another.
-        """
-        self.zeros, self.scales, self.group, self.group_of = zeros, scales, group, group_of
-        is_whole_row = zeros.shape[1] == 1
-        self.is_exact = group_of is None and (group % GROUP == 0 or is_whole_row)
-        middle = int(zeros.flatten()[0]) if zeros.numel() else 0
-        self.middle = middle if bool((zeros == middle).all()) else None  # None: zero points differ
-
-
-def _fill_words(target: Target, words: _Words, first: int, stored: Tensor) -> None:
-    width, rows = target.width, slice(first, first + len(stored))
-    scales = words.scales[rows]
-    held = target.format
-    takes_offsets = held is not None and held.has_offsets and int(stored.max()) <= held.limits[1]
-    if takes_offsets and words.is_exact:
-        repeated, offsets = (
-            _repeat(words, of_groups, width) for of_groups in (scales, scales * words.zeros[rows])
-        )
-        target.fill_integers(first, ScaledIntegers(stored.to(torch.int8), repeated, offsets))
-        return
-    zeros = _spread(words, words.zeros[rows], width) if words.middle is None else words.middle
-    integers = stored.to(torch.int16) - zeros
-    low, high = integers.aminmax()
-    if words.is_exact and low >= -128 and high <= 127:
-        target.fill_integers(
-            first, ScaledIntegers(integers.to(torch.int8), _repeat(words, scales, width))
-        )
-    else:
-        target.fill(first, integers.float() * _spread(words, scales, width))
-
-
-def _repeat(words: _Words, of_groups: Tensor, width: int) -> Tensor:
-    """(n, groups) → (n, groups of 32 inputs)."""
-    groups = groups_of(width)
-    if of_groups.shape[1] == 1:
-        return of_groups.expand(-1, groups)
-    return of_groups.repeat_interleave(max(1, words.group // GROUP), 1)[:, :groups]
-
-
-def _spread(words: _Words, of_groups: Tensor, width: int) -> Tensor:
-    """(n, groups) → (n, width)."""
-    if words.group_of is not None:
-        return of_groups.index_select(1, words.group_of)
-    return of_groups.repeat_interleave(words.group, 1)[:, :width]
-
-
-def _group(quantization: Quantization, width: int) -> int:
-    """Inputs that share a scale; a config may say more than a row has."""
-    return min(quantization.group_size or width, width)
-
-
-def _gptq(
-    quantization: Quantization, parts: Mapping[str, Tensor], width: int
-) -> tuple[_Words, _Rows]:
-    bits, qweight = quantization.bits, parts["qweight"]  # (words of in, out)
-    scales = parts["scales"].float().t().contiguous()
-    zeros = _fields(parts["qzeros"], bits)[:, : len(scales)].t().to(torch.int16)  # (out, groups)
-    # GPTQ v1 stores zero - 1, modulo 2^bits.
-    zeros = (zeros + quantization.zero_offset) & ((1 << bits) - 1)
-    group = _group(quantization, width)
-
-    def rows(first: int, last: int) -> Tensor:
-        return _fields(qweight[:, first:last].t(), bits)[:, :width]
-
-    order = _group_of(parts.get("g_idx"), group, width, scales)
-    return _Words(zeros, scales, group, order), rows
-
-
-def _awq(
-    quantization: Quantization, parts: Mapping[str, Tensor], width: int
-) -> tuple[_Words, _Rows]:
-    qweight = parts["qweight"]  # (in, words of out)
-    scales = parts["scales"].float().t().contiguous()
-
-    def columns(words: Tensor) -> Tensor:
-        """(in, words) → (columns, in)."""
-        inputs, count = words.shape
-        octets = words.t().flatten().view(torch.uint8).view(count, inputs, 4).transpose(1, 2)
-        fields = torch.stack((octets & 15, octets >> 4), 2).flatten(1, 2)  # (words, 8, in)
-        return fields[:, list(_AWQ_FIELDS)].flatten(0, 1)
-
-    def rows(first: int, last: int) -> Tensor:
-        # The first one is a multiple of 16, and so of the columns of a word.
-        return columns(qweight[:, first // 8 : -(-last // 8)])[: last - first]
-
-    zeros = columns(parts["qzeros"])[: len(scales)].to(torch.int16)  # (out, groups)
-    return _Words(zeros, scales, _group(quantization, width), None), rows
-
-
-_COLUMNS = {"gptq": _gptq, "awq": _awq}
-
-
-def _packed(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> Fill:
-    bits, scales = quantization.bits, parts["weight_scale"].float()
-    zeros = torch.full(scales.shape, 1 << (bits - 1), dtype=torch.int16)
-    if (given := parts.get("weight_zero_point")) is not None:  # (words of out, groups)
-        zeros = _fields(given.t(), bits)[:, : len(scales)].t().to(torch.int16)
-    group = _group(quantization, width)
-    words = _Words(zeros, scales, group, _group_of(parts.get("weight_g_idx"), group, width, scales))
-
-    def fill(target: Target, first: int, rows: Tensor) -> None:
-        _fill_words(target, words, first, _fields(rows, bits)[:, :width])
-
-    return fill
+_COLUMNS = {"gptq": gptq, "awq": awq}
 
 
 def _integers(quantization: Quantization, parts: Mapping[str, Tensor], width: int) -> Fill:
@@ -284,7 +177,7 @@ def _integers(quantization: Quantization, parts: Mapping[str, Tensor], width: in
     scales = as_scales(given[name])
     if name == "SCB":  # bitsandbytes stores the largest magnitude of each row
         scales = scales / 127
-    group = _group(quantization, width)
+    group = group_size(quantization, width)
     scales = scales if scales.ndim == 2 else scales.view(-1, 1)  # (out or 1, groups or 1)
     zeros = torch.zeros(1, 1, dtype=torch.int16) if zeros is None else zeros.to(torch.int16)
     zeros = zeros if zeros.ndim == 2 else zeros.view(-1, 1)
@@ -294,16 +187,16 @@ def _integers(quantization: Quantization, parts: Mapping[str, Tensor], width: in
         of_rows, of_groups = (
             one.expand(len(rows), max(scales.shape[1], one.shape[1])) for one in some
         )
-        words = _Words(of_groups, of_rows, group, None)
+        words = Words(of_groups, of_rows, group, None)
         stored = rows.to(torch.int16)
-        integers = stored - _spread(words, of_groups, width)
+        integers = stored - spread(words, of_groups, width)
         low, high = integers.aminmax()
         if words.is_exact and low >= -128 and high <= 127:
             target.fill_integers(
-                first, ScaledIntegers(integers.to(torch.int8), _repeat(words, of_rows, width))
+                first, ScaledIntegers(integers.to(torch.int8), repeat(words, of_rows, width))
             )
         else:
-            target.fill(first, integers.float() * _spread(words, of_rows, width))
+            target.fill(first, integers.float() * spread(words, of_rows, width))
 
     return fill
 
@@ -331,7 +224,7 @@ def _mlx(quantization: Quantization, parts: Mapping[str, Tensor], width: int) ->
 
 def _mlx_integers(scales: Tensor, offsets: Tensor, group: int, width: int) -> Fill:
     def fill(target: Target, first: int, rows: Tensor) -> None:
-        integers = _fields(rows, rows.shape[1] * 32 // width)[:, :width]
+        integers = fields(rows, rows.shape[1] * 32 // width)[:, :width]
         some = slice(first, first + len(rows))
         held = target.format
         is_exact = held is not None and held.has_offsets and group % GROUP == 0
@@ -360,7 +253,7 @@ def _mlx_floats(scales: Tensor, group: int, width: int) -> Fill:
 
 
 _FILLS: Mapping[str, Callable[[Quantization, Mapping[str, Tensor], int], Fill]] = {
-    "packed": _packed,
+    "packed": fill_packed,
     "integers": _integers,
     "fp8": fill_fp8,
     "fp4": fill_fp4,
@@ -368,33 +261,6 @@ _FILLS: Mapping[str, Callable[[Quantization, Mapping[str, Tensor], int], Fill]] 
     "bitsandbytes": fill_bitsandbytes,
     "mlx": _mlx,
 }
-
-
-def _group_of(index: Tensor | None, group: int, width: int, scales: Tensor) -> Tensor | None:
-    """The group of each input; None: groups follow one another."""
-    if index is None or torch.equal(index.long(), torch.arange(width) // group):
-        return None
-    if int(index.min()) < 0 or int(index.max()) >= scales.shape[1]:
-        raise BrokenModelError(
-            "A matrix of this model has inputs in groups that it does not have. The files are"
-            " damaged; download the model again."
-        )
-    return index.long()
-
-
-def _fields(words: Tensor, bits: int) -> Tensor:
-    """(n, words) i32 → (n, words · 32 / bits) u8, from the low end; fields may lie across words."""
-    # Files are little-endian, and so is every processor that torch runs on.
-    octets = words.flatten().view(torch.uint8).view(len(words), -1)
-    if bits == 8:
-        return octets
-    if 8 % bits:  # eight fields in as many octets as they have bits
-        octets = torch.nn.functional.pad(octets, (0, -octets.shape[1] % bits))
-        several = octets.unflatten(1, (-1, bits)).long()
-        joined = (several << torch.arange(0, 8 * bits, 8)).sum(2, keepdim=True)
-        return ((joined >> torch.arange(0, 8 * bits, bits)) & ((1 << bits) - 1)).byte().flatten(1)
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
-    return ((octets[..., None] >> shifts) & ((1 << bits) - 1)).flatten(1)
 
 
 def pieces(rows: int, target: Target) -> Iterator[tuple[int, int]]:

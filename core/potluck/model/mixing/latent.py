@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.caches import CacheSizes, CacheSpec, ChosenCache, FullCache, Latent
+from potluck.model.cache_rows import Latent
+from potluck.model.caches import CacheSizes, CacheSpec, ChosenCache, FullCache
 from potluck.model.common_fields import read_fact, read_norm_eps
 from potluck.model.families.facts import Family
 from potluck.model.fields import Fields, invalid

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+from potluck.model.cache_rows import KeysAndValues
 from potluck.model.caches import (
     CacheSizes,
     CacheSpec,
     ChunkCache,
     FullCache,
-    KeysAndValues,
     RecurrentCache,
     RowsAndStateCache,
     WindowCache,

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from potluck.model.caches import CacheSizes, CacheSpec, PooledCache, PooledRow
+from potluck.model.cache_rows import PooledRow
+from potluck.model.caches import CacheSizes, CacheSpec, PooledCache
 from potluck.model.common_fields import read_kinds, read_norm_eps
 from potluck.model.fields import Fields, invalid
 from potluck.model.limits import (

@@ -3,7 +3,8 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache, State
+from potluck.model.cache_rows import State
+from potluck.model.caches import CacheSizes, CacheSpec, RecurrentCache
 from potluck.model.quantized import Shape
 
 

@@ -37,10 +37,10 @@ def test_the_options_of_a_chat_are_set_in_the_drawer(
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("temperature", "hot", "Temperature is a number of 0 to 100."),
-        ("top_p", "1.5", "Top-p is a number of 0.01 to 1."),
-        ("max_tokens", "0", "Maximum tokens is a whole number of 1 or more."),
-        ("min_p", "nan", "Min-p is a number of 0 to 1."),
+        ("temperature", "hot", "Temperature is a number from 0 to 100."),
+        ("top_p", "1.5", "Top-p is a number from 0.01 to 1."),
+        ("max_tokens", "0", "Maximum tokens is a whole number, 1 or more."),
+        ("min_p", "nan", "Min-p is a number from 0 to 1."),
     ],
 )
 def test_a_number_that_is_none_is_told(

@@ -106,3 +106,16 @@ def test_a_chosen_model_that_is_not_loaded_is_said_to_be_loaded_by_a_message(
     backend.say(home(served=(MINE,)))
 
     assert window.chat._empty_line.text() == "mine is loaded with your first message."
+
+
+def test_where_the_model_runs_is_said_whole_or_not_at_all(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(model=running_model()))
+    top, seen = window.chat.top, set[str]()
+
+    for width in range(400, 700):
+        top.resize(width, 51)
+        seen.add(window.chat.model.text())
+
+    assert seen == {"Qwen3 8B", "Qwen3 8B · here and there"}

@@ -1,5 +1,8 @@
 """The doctor in the window, and the ways to it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import pytest
 from fake_backend import computer
 from PySide6.QtCore import Qt
@@ -10,9 +13,11 @@ from scripted_window import ScriptedBackend, home
 
 from potluck.api.values.doctor import Diagnosis
 from potluck.doctor.sentences import say
+from potluck.system.elevation import Outcome
 from potluck_app.http import Problem
 from potluck_app.views.home.add_computer import AddComputerDialog
 from potluck_app.views.home.doctor import DoctorDialog
+from potluck_app.views.home.fixing import FixQuestion, FixRow, Means
 from potluck_app.views.main_window import MainWindow
 
 pytestmark = pytest.mark.qt
@@ -176,3 +181,98 @@ def test_settings_and_the_add_dialog_lead_to_it_too(
     assert isinstance(button, QPushButton)
     qtbot.mouseClick(button, LEFT)
     assert len(page.findChildren(DoctorDialog)) == 2
+
+
+# --- what only an administrator may do
+
+UFW = "sudo ufw allow 47777/tcp && sudo ufw allow 5353/udp"
+KEPT_OUT = Diagnosis(
+    findings=(say("firewall_blocks", UFW, firewall="ufw", port="47777"), say("vpn_none"))
+)
+
+
+@dataclass
+class System:
+    """Stands in for the system: what it was asked to run, and what the person there decides."""
+
+    decides: Outcome = "done"
+    ran: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
+
+    def run(self, words: Sequence[str]) -> Outcome:
+        self.ran.append(words)
+        return self.decides
+
+
+@pytest.fixture
+def system() -> System:
+    return System()
+
+
+@pytest.fixture
+def fix(page: MainWindow, backend: ScriptedBackend, system: System) -> FixRow:
+    def asking(command: str) -> Sequence[str] | None:
+        return ["pkexec", command] if command == UFW else None
+
+    backend.say(home())
+    means = Means(asking=asking, run=system.run)
+    dialog = DoctorDialog(page.cluster, page.cluster._theme, backend, means=means)
+    dialog.open()
+    backend.last(PATH).call.done.emit(KEPT_OUT)
+    first, second = dialog.findings
+    assert second.fix is None
+    assert first.fix is not None
+    return first.fix
+
+
+def question(fix: FixRow, qtbot: QtBot) -> FixQuestion:
+    qtbot.mouseClick(fix.button, LEFT)
+    return fix.findChildren(FixQuestion)[-1]
+
+
+def test_nothing_is_run_before_the_person_has_read_it_and_agreed(
+    fix: FixRow, system: System, qtbot: QtBot
+) -> None:
+    asked = question(fix, qtbot)
+    assert asked.command.text() == f"pkexec '{UFW}'"
+    qtbot.mouseClick(asked.no, LEFT)
+    assert system.ran == []
+    assert fix.button.isEnabled()
+
+
+def test_the_doctor_looks_again_when_it_is_done(
+    fix: FixRow, system: System, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    with qtbot.waitSignal(fix.fixed):
+        qtbot.mouseClick(question(fix, qtbot).yes, LEFT)
+
+    assert system.ran == [["pkexec", UFW]]
+    assert fix.line.text() == "Done. The doctor looks again."
+    assert backend.paths().count(f"POST {PATH}") == 2
+
+
+@pytest.mark.parametrize(
+    ("decides", "said"),
+    [
+        ("refused", "Nobody allowed it, so nothing was changed."),
+        (
+            "failed",
+            "It did not work. Copy the command and run it in a terminal: there you see why.",
+        ),
+    ],
+)
+def test_what_did_not_happen_is_said_and_may_be_tried_again(
+    fix: FixRow, system: System, backend: ScriptedBackend, qtbot: QtBot, decides: Outcome, said: str
+) -> None:
+    system.decides = decides
+    qtbot.mouseClick(question(fix, qtbot).yes, LEFT)
+    qtbot.waitUntil(lambda: fix.line.text() == said)
+
+    assert fix.button.isEnabled()
+    assert backend.paths().count(f"POST {PATH}") == 1
+
+
+def test_where_the_system_cannot_be_asked_there_is_the_command_alone(
+    dialog: DoctorDialog, backend: ScriptedBackend
+) -> None:
+    backend.last(PATH).call.done.emit(FOUND)
+    assert [view.fix for view in dialog.findings] == [None, None]

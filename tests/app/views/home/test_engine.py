@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from PySide6.QtCore import QCoreApplication, Qt
+from PySide6.QtCore import QCoreApplication, QPoint, Qt
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
 
@@ -105,4 +105,5 @@ def test_on_a_narrow_card_its_button_is_below_the_text(
         layout = card.layout()
         assert layout is not None
         layout.activate()
-        assert (card.install.y() >= card.text.geometry().bottom()) is is_below
+        below = card.text.mapTo(card, card.text.rect().bottomLeft()).y()
+        assert (card.install.mapTo(card, QPoint()).y() >= below) is is_below

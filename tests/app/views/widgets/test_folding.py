@@ -3,12 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QLabel, QPushButton, QWidget
 from pytestqt.qtbot import QtBot
 
 from potluck_app.views.widgets.boxes import vbox
 from potluck_app.views.widgets.controls import ElidedLabel, label
-from potluck_app.views.widgets.folding import Folding
+from potluck_app.views.widgets.folding import Folding, Headed
 
 pytestmark = pytest.mark.qt
 
@@ -87,3 +88,57 @@ def test_without_what_stands_beside_it_the_text_has_the_whole_row(show: Show) ->
 
     assert not row.is_folded(400)
     assert text.width() > 300
+
+
+@pytest.fixture
+def headed(qtbot: QtBot) -> Callable[[str, int, int], tuple[QWidget, Headed, QLabel, QLabel]]:
+    """A state with facts beside it, in a window so wide; the facts want so many pixels."""
+
+    def make(facts: str, needs: int, width: int) -> tuple[QWidget, Headed, QLabel, QLabel]:
+        window, state, line = QWidget(), QPushButton("Fits"), label(facts, wrap=True)
+        row = Headed(state, line, lambda: needs)
+        vbox(row, (None, 1), parent=window)
+        qtbot.addWidget(window)
+        window.resize(width, 300)
+        window.show()
+        return window, row, state, line  # type: ignore[return-value]
+
+    return make
+
+
+def test_facts_stand_beside_their_state_and_below_it_where_they_would_be_narrow(headed) -> None:
+    window, row, state, facts = headed("Some facts", 200, 500)
+    assert not row.is_folded(500)
+    assert facts.x() > state.geometry().right()
+    middle = (facts.y() + facts.height() / 2) - (state.y() + state.height() / 2)
+    assert abs(middle) <= 1  # one line is in the middle of the state
+
+    window.resize(240, 300)
+
+    assert row.is_folded(240)
+    assert facts.y() > state.geometry().bottom()
+    assert (facts.x(), facts.width()) == (0, window.width())
+
+
+@pytest.mark.parametrize("width", range(160, 600, 60))
+def test_a_state_and_its_facts_have_the_right_height_at_each_width(headed, width: int) -> None:
+    window, row, state, facts = headed("Facts that go on in the next line. " * 4, 260, 800)
+    expected = row.heightForWidth(width)
+
+    window.resize(width, 600)
+
+    assert max(state.geometry().bottom(), facts.geometry().bottom()) + 1 == expected
+    assert facts.heightForWidth(facts.width()) <= facts.height()
+
+
+def test_facts_without_a_state_have_the_whole_row(headed) -> None:
+    window, row, state, facts = headed("Some facts", 200, 300)
+
+    state.hide()
+    layout = window.layout()
+    assert layout is not None
+    layout.activate()
+
+    assert not row.is_folded(300)
+    assert (facts.x(), facts.y(), facts.width()) == (0, 0, window.width())
+    assert row.expandingDirections() == Qt.Orientation.Horizontal

@@ -141,7 +141,7 @@ def test_the_state_of_a_model_that_failed_is_where_its_name_begins(
     card = narrow.cluster.model
 
     qtbot.waitUntil(lambda: card.pill.text() == "Failed" and card.pill.isVisible())
-    qtbot.waitUntil(lambda: card.pill.x() == card.name.x())
+    qtbot.waitUntil(lambda: card.pill.mapTo(card, QPoint()).x() == card.name.x())
 
 
 def test_a_size_from_a_larger_screen_is_cut_to_this_one(

@@ -9,7 +9,7 @@ import msgspec
 import psutil
 import pytest
 from fake_cluster import Run
-from stage_nodes import Driver, StageNode, until_soon
+from stage_nodes import KEY, Driver, StageNode, until_soon
 
 from potluck.cluster.driver.bringing import Brought
 from potluck.cluster.driver.generation import Generator
@@ -70,7 +70,7 @@ class Home:
             stage = msgspec.structs.replace(stage, cache_hops=(target,))
         else:
             hop = CacheHop(node_id=other.hop.node_id, addresses=other.hop.addresses, layers=span)
-            before = PlanBefore(epoch=epoch - 1, hops=(hop,))
+            before = PlanBefore(epoch=epoch - 1, hops=(hop,), key=KEY)
             stage = msgspec.structs.replace(stage, before=before)
         await node.load(stage)
 

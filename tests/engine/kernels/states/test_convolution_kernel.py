@@ -5,7 +5,7 @@ import torch
 from kernel_paths import every_generated
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import StateCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.engine.generated.convolution import convolution_sizes
 from potluck.engine.kernels.called.convolution import short_convolution
 from potluck.engine.kernels.called.generated import GeneratedKernels

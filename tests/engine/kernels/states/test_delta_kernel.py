@@ -7,7 +7,7 @@ import torch
 from kernel_paths import BEST, on_path
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import StateCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.engine.generated.delta_net import GeneratedDeltaNet
 from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
 from potluck.engine.kernels.paths import Path

@@ -5,7 +5,7 @@ import torch
 from kernel_paths import every_generated
 from torch import Tensor
 
-from potluck.engine.caches.kvcache import StateCache
+from potluck.engine.caches.state_cache import StateCache
 from potluck.engine.generated.mamba import mamba_heads
 from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.called.mamba import mamba

@@ -1,0 +1,1 @@
+"""The configs of well-known models: their speed can be measured without their weights."""
