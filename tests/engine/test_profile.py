@@ -20,7 +20,7 @@ from potluck.engine.profile import (
 )
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
-from potluck.model.measured import CACHED, LONG_CACHED, cached_tokens
+from potluck.model.measured import CACHED, LONG_CACHED, cached_tokens, deep_tokens
 from potluck.model.shapes.table import SHAPES
 from potluck.model.tensor_formats import weight_bytes
 
@@ -46,6 +46,8 @@ def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Ref
     assert times.decode_ms > 0
     assert profile.head_ms > 0
     assert times.prefill_ms > times.decode_ms
+    assert min(times.deep_decode_ms, times.deep_prefill_ms) > 0
+    assert profile.deep == deep_tokens(llama.config)
 
 
 @pytest.mark.slow
