@@ -4,9 +4,11 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from seeing_models import make_seeing_model
 from tiny_models import CPU, Reference
 
 from potluck.engine.caches.kvcache import LayerCache
@@ -15,6 +17,7 @@ from potluck.engine.profile import (
     BUDGET_S,
     SCATTERED_SET,
     WORKING_SET,
+    _time_tower,
     profile_layers,
     sample_layers,
 )
@@ -48,6 +51,21 @@ def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Ref
     assert times.prefill_ms > times.decode_ms
     assert min(times.deep_decode_ms, times.deep_prefill_ms) > 0
     assert profile.deep == deep_tokens(llama.config)
+
+
+@pytest.mark.parametrize("variant", ["qwen 3", "gemma 3", "gemma 4, without a tower"])
+def test_a_tower_is_measured_by_a_small_picture(variant: str, tmp_path: Path) -> None:
+    config = make_seeing_model(variant, tmp_path).reference.config
+    assert config.tower is not None
+
+    one = _time_tower(config, CPU, "f32", 0.01)
+    deeper = dataclasses.replace(
+        config, tower=dataclasses.replace(config.tower, layers=100 * config.tower.layers)
+    )
+    many = _time_tower(deeper, CPU, "f32", 0.01)
+
+    assert one > 0
+    assert many > 5 * one or not config.tower.layers
 
 
 @pytest.mark.slow

@@ -67,6 +67,7 @@ def plan_view(
     together = planned.together_tokens_per_s if replicas is None else None
     held = explain_replicas((plan, *others), together) if others else ""
     reads = "" if planned.reading is None else planned.reading.explanation
+    views = "" if planned.viewing is None else planned.viewing.explanation
     return PlanView(
         model_id=planned.model.manifest.model_id,
         model=planned.model.name,
@@ -86,6 +87,7 @@ def plan_view(
                     plan.explanation,
                     *(other.explanation for other in others),
                     reads,
+                    views,
                     planned.note,
                     *planned.warnings,
                 ),
@@ -346,8 +348,8 @@ class ComputerViews:
 
     def _beside(self) -> list[Deployment]:
         """What is loaded, or being loaded, beside the deployment in force."""
-        reading = self._master.readers.deployment
-        return [*([] if reading is None else [reading]), *self._master.replicas.deployments]
+        both = (self._master.readers.deployment, self._master.viewers.deployment)
+        return [*(each for each in both if each is not None), *self._master.replicas.deployments]
 
     def _spare(self, node_id: NodeId) -> schema.SpareCopy | None:
         copy = self._master.spares.copies.get(node_id)

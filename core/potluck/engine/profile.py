@@ -45,6 +45,7 @@ _ROUNDS = 8  # that a token goes through the layers on a GPU: what a call costs 
 _DEEP = 4  # how many times shorter a figure of a long conversation is measured: of its time, little is noise
 _LOOKS = 2  # measurements of each; the best counts, since other programs may interrupt one
 _INPUTS = 8
+_PICTURE_CELLS = 8  # of the side of the picture that a tower is timed with
 _LIKELY, _ABOVE = 8, 20.0  # how many tokens are likely, and how much higher their logits are
 
 
@@ -60,11 +61,12 @@ class LayerTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile:
-    """The measured times of each kind of layer of the model, and of the head for one token."""
+    """The measured times of each kind of layer of the model, of the head for one token, and of the tower for a large picture."""
 
     kinds: Mapping[LayerKind, LayerTimes]
     head_ms: float
     deep: int  # tokens in the cache of the times that are `deep`
+    picture_ms: float = 0.0  # 0: there is no tower
 
 
 @torch.inference_mode()
@@ -104,8 +106,11 @@ def profile_layers(
             some = sample_layers(config, kind, scheme, cache, memory, is_wide=has_wide)
             times[kind] = _time_layers(config, some, device, scheme, cache, chunk, budget_s)
         head_ms = _time_head(config, device, scheme, min(WORKING_SET, memory // 2), budget_s)
+        picture_ms = _time_tower(config, device, scheme, budget_s)
     release(device)
-    return LayerProfile(kinds=times, head_ms=head_ms, deep=deep_tokens(config))
+    return LayerProfile(
+        kinds=times, head_ms=head_ms, deep=deep_tokens(config), picture_ms=picture_ms
+    )
 
 
 def sample_layers(
@@ -240,6 +245,46 @@ def _time_head(
         return products_ms * config.vocab_size / rows + choice_ms
 
     return min(look() for _ in range(_LOOKS))
+
+
+def _time_tower(
+    config: ModelConfig, device: torch.device, scheme: Scheme, budget_s: float
+) -> float:
+    """Time one layer of the tower, and what is around the layers, with a small picture, and scale both up.
+
+    A large one may take a minute. That attention grows faster than the number of patches is left out.
+    """
+    if (tower := config.tower) is None:
+        return 0.0
+    cells = _PICTURE_CELLS
+    if tower.side and not tower.facts.is_stretched:
+        cells = min(cells, tower.side // tower.merge)
+    side = cells * tower.merge
+    pixels = torch.rand(side * tower.patch, side * tower.patch, 3)
+
+    def look(layers: int) -> float:
+        part = replace(
+            tower, layers=layers, deep_layers=(), side=side if tower.square else tower.side
+        )
+        weights = random_weights(
+            replace(config, tower=part),
+            (),
+            embedding=False,
+            head=False,
+            tower=True,
+            scheme=scheme,
+            device=device,
+        )
+        read = weights.tower
+        assert read is not None
+        return _time(lambda: read(pixels), device, budget_s / 2)
+
+    few = min(1, tower.layers)  # of Gemma 4 12B there are none
+    whole_ms = look(few)
+    if few:
+        layer_ms = max(look(2) - whole_ms, whole_ms / 2)
+        whole_ms += (tower.layers - 1) * layer_ms
+    return whole_ms * tower.rows_of_picture / cells**2
 
 
 def _hidden(weights: StageWeights, tokens: int) -> Tensor:

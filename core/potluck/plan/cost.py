@@ -37,6 +37,9 @@ class ModelShape:
     head_bytes: int  # final norm and lm_head
     picture_bytes: int = 0  # working memory more beside the embedding, where pictures are read
     picture_tokens: float = 0.0  # a picture is as much work as so many tokens in a layer of kind 0
+    tower_bytes: int = 0  # of the vision tower, which is also counted beside the embedding
+    pixel_bytes: int = 0  # of a large picture
+    row_bytes: int = 0  # of what a tower makes of it
     hidden_bytes: int  # one token's hidden state on the wire
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix
@@ -71,6 +74,11 @@ class ModelShape:
         """How much of a layer of this kind a rank has whose part of what ranks share is `part`."""
         divided = self.divided[kind] if self.divided else 1.0
         return 1 - divided + divided * part
+
+    @property
+    def viewer_memory(self) -> int:
+        """Bytes of a vision tower without layers."""
+        return self.tower_bytes + self.picture_bytes
 
     @property
     def layer_memory(self) -> tuple[int, ...]:
@@ -150,6 +158,10 @@ class ModelShape:
             for ms, cache in zip(read_ms, self.caches, strict=False)
         )
 
+    def picture_ms(self, device: "DeviceCost", measured_tokens: int) -> float:
+        """The time of a large picture in a device's tower: as measured, or by that of a chunk of so many tokens."""
+        return device.picture_ms or self.picture_tokens * device.prefill_ms[0] / measured_tokens
+
     def stage_memory(self, layers: range, *, first: bool, last: bool) -> int:
         memory = self.layer_memory
         return self.ends_memory(first=first, last=last) + sum(
@@ -182,6 +194,7 @@ class DeviceCost:
     can_rank: bool = True  # it may compute layers together with others
     moves_caches: bool = True  # it sends the caches of prompts to others, and takes them
     is_apart: bool = False  # it has another part, and can have no layers of this plan
+    picture_ms: float = 0.0  # of a large picture in the vision tower; 0: not measured
     is_wide: bool = False  # it holds 32 bits in place of 16: it has no bf16, which the model needs
     on_wifi: bool = False  # its computer says so; False: by a cable, or not known
 

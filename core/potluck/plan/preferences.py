@@ -63,10 +63,9 @@ class Preferences:
             return best
         parts = self._parts(groups)
         used = self._computers(best, parts)
-        chunks = PICTURES * self.shape.picture_tokens / self.measured_tokens
         weighed = self.with_tables_at_home(self._staying(problem, groups), groups)
         enter_ms = tuple(
-            ms + chunks * max(device.prefill_ms[0] for device in some)
+            ms + PICTURES * max(self.shape.picture_ms(d, self.measured_tokens) for d in some)
             for ms, some in zip(problem.enter_ms, parts, strict=True)
         )
         weighed = replace(weighed, enter_ms=enter_ms)

@@ -23,7 +23,7 @@ def shape_of(
     is_wide: bool = False,
 ) -> ModelShape:
     """The sizes of a model in one scheme, for a context of so many tokens; `is_wide` as of `stage_footprint`."""
-    held = held_scheme(scheme, is_wide=is_wide)
+    held, tower = held_scheme(scheme, is_wide=is_wide), config.tower
 
     def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
         return weight_bytes(config, tensors, held)
@@ -48,6 +48,9 @@ def shape_of(
         picture_bytes=working_bytes(config, context, embedding=True)
         - working_bytes(config, context),
         picture_tokens=_picture_tokens(config),
+        tower_bytes=nbytes(config.tower_tensors()),
+        pixel_bytes=0 if tower is None else 3 * tower.rows_of_picture * tower.cell_side**2,
+        row_bytes=0 if tower is None else 4 * tower.rows_of_picture * tower.row,
         hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
         hidden_size=config.hidden_size,

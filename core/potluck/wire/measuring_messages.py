@@ -46,6 +46,9 @@ class Profiled(Message, frozen=True, tag="profiled"):
     is_wide: bool = (
         False  # the device holds 32 bits in place of 16: it has no bf16, which the model needs
     )
+    picture_ms: Seconds = (
+        0.0  # a large picture in the vision tower; 0: there is none, or it was not measured
+    )
 
 
 class MeasureLink(Message, frozen=True, tag="measure_link"):

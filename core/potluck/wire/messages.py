@@ -282,6 +282,8 @@ class Assign(Message, frozen=True, tag="assign"):
     device: DeviceId | None = None  # None: the best one
     share: RankShare | None = None  # of each layer; None: all of it
     model: Name = ""  # its name, for the worker's owner
+    tower: bool = False
+    """It has the vision tower, and no layers: it reads pictures for the first stage, which has one as well."""
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):

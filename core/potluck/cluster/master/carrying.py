@@ -29,6 +29,7 @@ from potluck.cluster.master.shortages import Shortages
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State
 from potluck.cluster.master.transitions import apply
+from potluck.cluster.master.viewers import Viewers
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -116,6 +117,15 @@ class Carrying:
         """The other times that the model is held, beside the deployment in force."""
         return self._loader.replicas
 
+    @property
+    def viewers(self) -> Viewers:
+        """Who reads pictures for the first stage of the deployment in force."""
+        return self._loader.viewers
+
+    @property
+    def _beside(self) -> tuple[Readers, Viewers, Replicas]:
+        return self.readers, self.viewers, self.replicas
+
     def _present(self) -> Present:
         here = (self._computers.local, *self._computers.available())
         leaving, replica = self._computers.leaving(), self.replicas.ready
@@ -171,7 +181,7 @@ class Carrying:
             self._begin(action)
         deployed, local = self._state.deployed, self._computers.local.node_id
         own = deployed.devices_of(local) if deployed is not None else frozenset[DeviceId]()
-        self._use.own = own | self.readers.devices_of(local) | self.replicas.devices_of(local)
+        self._use.own = own.union(*(beside.devices_of(local) for beside in self._beside))
 
     # --- carrying out the actions
 

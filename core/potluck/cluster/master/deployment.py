@@ -111,7 +111,7 @@ class Deployment:
     def _task(self, stage: StagePlan, computer: Computer, name: str) -> StageDeployment:
         planned, model = self.planned, self.planned.model
         expected = model.config.stage_tensors(
-            stage.layers, embedding=stage.embedding, head=stage.head
+            stage.layers, embedding=stage.embedding, head=stage.head, tower=stage.tower
         )
         if model.seed is not None:
             expected = {}  # every computer makes its own random weights
@@ -130,6 +130,7 @@ class Deployment:
             device=device_of(stage.device),
             share=RankShare(rank=stage.rank, shares=stage.shares) if stage.is_ranked else None,
             model=line(model.name),
+            tower=stage.tower,
         )
         return StageDeployment(
             stage=stage,
@@ -326,6 +327,14 @@ class Deployment:
         driver.start()
         self._driver = driver
         return links[0], links[-1]
+
+    async def reach(self, index: int) -> ActivationLink:
+        """A further connection of the driver to a stage, after the start."""
+        assert self._driver is not None
+        task = self.tasks[index]
+        return await self._named(
+            task, task.computer.connect(self.wiring.ports[index], self._driver.reactor)
+        )
 
     async def _named(self, task: StageDeployment, step: Coroutine[None, None, _T]) -> _T:
         """Await a step of one stage, and put the stage's name into the message of its error."""

@@ -64,6 +64,7 @@ def device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: 
         # A GPU would wait for its sums in the computer's memory: by hand alone.
         can_rank=computer.version >= RANKS_SINCE and device.kind == "cpu",
         moves_caches=computer.version >= READERS_SINCE,
+        picture_ms=profile.picture_ms,
         is_wide=profile.is_wide,
         on_wifi=computer.on_wifi,
     )

@@ -17,6 +17,7 @@ from potluck.plan.depth import token_after_ms
 from potluck.plan.prefill import best_chunk, time_to_first_token_ms
 from potluck.plan.shape import shape_of
 from potluck.plan.stages import Plan
+from potluck.plan.viewing import Viewing
 from potluck.store.registry import LocalModel
 
 ModelInUse: TypeAlias = tuple[ModelId, Scheme, Cache, int]
@@ -38,6 +39,7 @@ class Planned:
     reading: Reading | None = None  # who reads long prompts for the stages of the plan
     may_have_readers: bool = False  # whether one that pays is chosen without being asked for
     readers_weighed: bool = False  # whether all that were here could have been chosen
+    viewing: Viewing | None = None  # who reads pictures for the first stage
     replicas: tuple[Plan, ...] = ()  # the other times that the model is held
     replicas_wanted: int = 1  # how many times it is to be held
     together_tokens_per_s: float | None = (
@@ -46,7 +48,7 @@ class Planned:
 
     def of_replica(self, plan: Plan) -> "Planned":
         """The same, with the plan of another replica."""
-        return replace(self, plan=plan, reading=None, replicas=())
+        return replace(self, plan=plan, reading=None, viewing=None, replicas=())
 
     @property
     def speed(self) -> Speed:
@@ -78,7 +80,16 @@ class Planned:
     @property
     def of_readers(self) -> "Planned | None":
         """The same, with the plan of those that read prompts."""
-        return None if self.reading is None else replace(self, plan=self.reading.plan, reading=None)
+        if self.reading is None:
+            return None
+        return replace(self, plan=self.reading.plan, reading=None, viewing=None)
+
+    @property
+    def of_viewer(self) -> "Planned | None":
+        """The same, with the plan of the one that reads pictures."""
+        if self.viewing is None:
+            return None
+        return replace(self, plan=self.viewing.plan, reading=None, viewing=None)
 
     @property
     def model_in_use(self) -> ModelInUse:

@@ -13,6 +13,7 @@ from functools import partial
 from potluck.cluster.loss import computer_lost
 from potluck.cluster.stage.joining import Lobby
 from potluck.cluster.stage.loaded import LoadedStage
+from potluck.cluster.stage.pictures import PictureMessage, read, show
 from potluck.cluster.stage.ranks import Ranks
 from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler, Waiting
 from potluck.cluster.stage.steps import (
@@ -22,7 +23,6 @@ from potluck.cluster.stage.steps import (
     apply,
     forward,
     restore,
-    show,
     step_tokens,
     take_answer,
     transfer,
@@ -46,7 +46,6 @@ from potluck.wire.activation_messages import (
     OpenSession,
     RestoreSession,
     Result,
-    ShowPicture,
     TrimSession,
 )
 from potluck.wire.cache_messages import (
@@ -61,6 +60,7 @@ from potluck.wire.cache_messages import (
     TakeCache,
 )
 from potluck.wire.messages import Message, StepFailed
+from potluck.wire.picture_messages import GiveRows, NotRead, ReadPicture, ShowPicture
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +155,7 @@ class StageChain:
                 | KeepSession()
                 | RestoreSession()
                 | ShowPicture()
+                | GiveRows()
                 | ExpectCache()
                 | SendCache()
                 | TakeCache()
@@ -166,12 +167,14 @@ class StageChain:
                     return
                 elif isinstance(message, RestoreSession):
                     self._restore(loaded, message)
-                elif isinstance(message, ShowPicture):
+                elif isinstance(message, PictureMessage):
                     self._show(loaded, message, payload)
                 elif isinstance(message, TransferMessage):
                     self._transfer(loaded, message)
                 else:
                     self._step(loaded, message, payload)
+            case ReadPicture():
+                self._read(loaded, link, message, payload)
             case CacheRows() | CacheReceived() | CacheSent() | CacheGivenUp() | FetchCache():
                 if loaded is not None and link.home == loaded.home:
                     loaded.transfers.receive(link, message, payload)
@@ -201,13 +204,40 @@ class StageChain:
         except Exception as error:  # noqa: BLE001 - one step failed, the stage stays
             self._failed(loaded, message, error)
 
-    def _show(self, loaded: LoadedStage, message: ShowPicture, payload: memoryview) -> None:
-        """Have the tower read a picture. It is not sent on: no other stage sees it, but other ranks of this one."""
+    def _show(self, loaded: LoadedStage, message: PictureMessage, payload: memoryview) -> None:
+        """Have the tower read a picture, or take its rows. It is not sent on: no other stage sees it, but other ranks of this one."""
         try:
             self.ranks.pass_on(message, payload)
             show(loaded.stage, message, payload)
         except Exception as error:  # noqa: BLE001 - one picture failed, the stage stays
             self._failed(loaded, message, error)
+
+    def _read(
+        self, loaded: LoadedStage | None, link: PeerLink, message: ReadPicture, payload: memoryview
+    ) -> None:
+        """Have the tower read a picture for a first stage elsewhere. Whoever asked hears of its rows, or why there are none."""
+        try:
+            if loaded is None:
+                raise computer_lost(self._name, "gave its part back")
+            if link.peer_role != "master" or link.home != loaded.home:
+                logger.warning("pictures of %s are not for this stage", link.peer.name)
+                return
+            for answer in read(loaded.stage, message, payload):
+                link.send_nowait(*answer)
+        except Exception as error:  # noqa: BLE001 - one picture failed, the stage stays
+            self._refuse_picture(link, message, error)
+
+    def _refuse_picture(self, link: PeerLink, message: ReadPicture, error: Exception) -> None:
+        if not isinstance(error, PotluckError):
+            logger.error("a picture was not read", exc_info=error)
+            error = EngineError(f"{self._name} failed to read a picture; its engine.log says why.")
+        not_read = NotRead(
+            epoch=message.epoch, picture=message.picture, kind=error.code, message=error.message
+        )
+        with suppress(PeerLostError):  # who asked is gone
+            link.send_nowait(not_read)
+        if self.loaded is not None and is_lost(self.loaded.stage.weights.device):
+            self._device_lost()
 
     def _follow(self, loaded: LoadedStage, members: Sequence[Waiting]) -> None:
         """Do what rank 0 of the group does now. Only the other ranks have to know if it cannot be done."""
@@ -220,7 +250,7 @@ class StageChain:
             for waiting in taken:
                 if isinstance(waiting.message, OpenSession | TrimSession | CloseSession):
                     apply(loaded.stage, waiting.message, waiting.payload)
-                elif isinstance(waiting.message, ShowPicture):
+                elif isinstance(waiting.message, PictureMessage):
                     show(loaded.stage, waiting.message, waiting.payload)
         except PotluckError as error:
             logger.info("a step of the group was given up: %s", error)
@@ -302,7 +332,8 @@ class StageChain:
 
     def _fail(self, message: Message, error: PotluckError) -> None:
         if not isinstance(
-            message, Forward | RestoreSession | ExpectCache | TakeCache | Result | ShowPicture
+            message,
+            Forward | RestoreSession | ExpectCache | TakeCache | Result | ShowPicture | GiveRows,
         ):
             return
         position = error.data.get("position") if isinstance(error, NeedReplayError) else None

@@ -261,6 +261,7 @@ class StageServer:
             deep_prefill_ms=tuple(times.deep_prefill_ms for times in profile.kinds.values()),
             deep=profile.deep,
             head_ms=profile.head_ms,
+            picture_ms=profile.picture_ms,
             is_wide=self._device.type != "cpu"
             and is_wide(wanted.scheme, self._device, exceeds_f16=config.exceeds_f16),
         )
