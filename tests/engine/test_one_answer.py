@@ -44,6 +44,7 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
 SHORTER: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 4, n-grams", True, "int4", "full"),
     ("deepseek 4", True, "int4", "int8"),
+    ("gemma 4 e2b", True, "int8", "int8"),
     ("glm 5.3, text of a model with pictures", True, "f32", "full"),
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
     ("granite, tied, biases", True, "int4", "full"),
@@ -58,7 +59,7 @@ FAMILIES = [
     "exaone 4, hybrid", "gpt-oss", "deepseek 2, groups", "glm 4.7 flash", "qwen 3 next",
     "nemotron h, narrow experts", "nemotron h, dense, biases", "lfm 2 moe", "apertus", "command a+",
     "falcon h1", "falcon h1, normed", "starcoder 2", "phi 2", "phi 3.5 moe", "kolibri 1", "gemma 4",
-    "gemma 4, experts", "gemma 2, one key head, odd", "llama 4 maverick, two experts, odd", "laguna",
+    "gemma 4 e2b", "gemma 4, embeddings of layers alone", "gemma 4, experts", "gemma 2, one key head, odd", "llama 4 maverick, two experts, odd", "laguna",
     "minimax m3, text of a model with pictures", "muse glimmer, text of a model with pictures",
     "step 3.7, text of a model with pictures",
 ]  # fmt: skip

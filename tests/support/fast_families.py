@@ -24,6 +24,8 @@ GENERATED = (
     "gemma 2, one key head, odd",
     "gemma 4",
     "gemma 4, experts",
+    "gemma 4 e2b",
+    "gemma 4, embeddings of layers alone",
     "olmo 2, no shared key heads, bias",
     "muse glimmer, text of a model with pictures",
     "llama 4 scout",
@@ -71,8 +73,6 @@ SPECIFIED = (
     "trinity",
     "flint",
     "a.x k1",
-    "gemma 4 e2b",
-    "gemma 4, embeddings of layers alone",
 )
 
 

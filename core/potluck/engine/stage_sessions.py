@@ -28,6 +28,7 @@ from potluck.engine.step_bounds import StepBounds
 from potluck.errors import OutOfMemoryError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
 from potluck.model.caches import MOST_MOVED_BYTES, CacheSizes
+from potluck.model.mixing.carried import cache_owners
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ class StageSessions:
         self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
         self.caches = tuple(block.spec.cache(sizes) for block in weights.blocks)
+        mixers = [block.spec.mixer for block in weights.blocks]
+        self.cache_owners = cache_owners(mixers, sizes.number_bytes)
         keeps = weights.is_exact_in_chunks and all(spec.keeps for spec in self.caches)
         files = files if keeps else None
         self._stretches = config.stretches
@@ -79,6 +82,7 @@ class StageSessions:
             budget=cache_budget,
             budget_now=budget_now,
             shares=weights.has_generated_mixers,
+            owners=self.cache_owners,
         )
         self.keeper = SessionKeeper(files, self._pool, disk)
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
-from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
+from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec, owned_caches
 from potluck.model.mixing.carried import LayerInputSpec
 from potluck.model.mixing.channel_delta import ChannelDeltaSpec
 from potluck.model.mixing.delta_net import DeltaNetSpec
@@ -93,7 +93,9 @@ def stage_footprint(
     sizes = cache_sizes(scheme, cache, is_wide=is_wide)
     return Footprint(
         weights=weight_bytes(config, tensors, held_scheme(scheme, is_wide=is_wide)),
-        cache=session_bytes((config.layers[layer].cache(sizes) for layer in layers), context),
+        cache=session_bytes(
+            owned_caches([config.layers[layer] for layer in layers], sizes), context
+        ),
         working=working_bytes(config, context, embedding=embedding or tower),
     )
 

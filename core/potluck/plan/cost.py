@@ -41,6 +41,9 @@ class ModelShape:
     pixel_bytes: int = 0  # of a large picture
     row_bytes: int = 0  # of what a tower makes of it
     hidden_bytes: int  # one token's hidden state on the wire
+    later_cache_bytes: int = (
+        0  # likewise, beside its layers', of a stage that has not the first layer
+    )
     sessions: int = 1
     tied: bool = False  # embedding and head share their matrix
     expert_bytes: tuple[
@@ -169,11 +172,12 @@ class ModelShape:
         )
 
     def ends_memory(self, *, first: bool, last: bool) -> int:
-        """Bytes of the first and the last stage besides the layers: embedding, what reads pictures, and head."""
-        reading = self.picture_bytes * first
-        if first and last and self.tied:
-            return reading + max(self.embedding_bytes, self.head_bytes)  # the shared matrix once
-        return reading + self.embedding_bytes * first + self.head_bytes * last
+        """Bytes of a stage besides its layers: embedding and what reads pictures of the first, the head of the last."""
+        if not first:  # it may begin behind layers whose keys and values its own take
+            return self.later_cache_bytes * self.sessions + self.head_bytes * last
+        if last and self.tied:  # the shared matrix once
+            return self.picture_bytes + max(self.embedding_bytes, self.head_bytes)
+        return self.picture_bytes + self.embedding_bytes + self.head_bytes * last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from math import prod
 
-from potluck.model.caches import cache_sizes
+from potluck.model.caches import CacheSizes, cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import working_bytes
 from potluck.model.layers import LayerKind, LayerSpec
 from potluck.model.measured import cached_tokens
+from potluck.model.mixing.mixers import AttentionSpec
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
 from potluck.model.shares import Share, share_layer
 from potluck.model.tensor_formats import in_memory, table_bytes, weight_bytes
@@ -42,7 +43,10 @@ def shape_of(
     return ModelShape(
         layers=layers,
         layer_bytes=tuple(map(nbytes, tensors)),
-        cache_bytes=tuple(config.layers[layer].cache(sizes).nbytes(context) for layer in examples),
+        cache_bytes=tuple(_cache_bytes(config, layer, sizes, context) for layer in examples),
+        later_cache_bytes=sum(
+            config.layers[layer].cache(sizes).nbytes(context) for layer in _giving(config)
+        ),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
         picture_bytes=working_bytes(config, context, embedding=True)
@@ -62,6 +66,21 @@ def shape_of(
         depths=cached_tokens(config),
         shared_disk_bytes=table_bytes(shared),
     )
+
+
+def _giving(config: ModelConfig) -> list[int]:
+    """The layers whose keys and values later ones take."""
+    mixers = enumerate(layer.mixer for layer in config.layers)
+    return [at for at, one in mixers if isinstance(one, AttentionSpec) and one.gives is not None]
+
+
+def _cache_bytes(config: ModelConfig, layer: int, sizes: CacheSizes, context: int) -> int:
+    """What is cached in a layer and, of its keys and values, in later ones: see `cache_owners`."""
+    spec = config.layers[layer]
+    if isinstance(spec.mixer, AttentionSpec) and spec.mixer.takes is not None:
+        return 0
+    is_twice = sizes.number_bytes == 1 and layer in _giving(config)
+    return spec.cache(sizes).nbytes(context) * (1 + is_twice)
 
 
 def _picture_tokens(config: ModelConfig) -> float:

@@ -81,6 +81,8 @@ def answer(pipeline: Pipeline, ids: Tensor) -> Tensor:
         ("llama", "int4", "int8"),
         ("gemma 3", "f32", "int8"),
         ("gemma 3", "bf16", "full"),
+        ("gemma 4 e2b", "f32", "full"),
+        pytest.param("gemma 4 e2b", "int4", "int8", marks=pytest.mark.slow),
         pytest.param("deepseek 3.2", "f32", "int8", marks=pytest.mark.slow),
         pytest.param("llama 4 scout", "f32", "full", marks=pytest.mark.slow),
         ("qwen 3 next", "int8", "full"),
