@@ -258,6 +258,9 @@ class StageServer:
             device=self._lent(),
             decode_ms=tuple(times.decode_ms for times in profile.kinds.values()),
             prefill_ms=tuple(times.prefill_ms for times in profile.kinds.values()),
+            deep_decode_ms=tuple(times.deep_decode_ms for times in profile.kinds.values()),
+            deep_prefill_ms=tuple(times.deep_prefill_ms for times in profile.kinds.values()),
+            deep=profile.deep,
             head_ms=profile.head_ms,
             picture_ms=profile.picture_ms,
             is_wide=self._device.type != "cpu"
