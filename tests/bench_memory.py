@@ -56,6 +56,7 @@ from potluck.engine.device import cache_dtype
 from potluck.ids import SessionId
 from potluck.model.caches import CacheSizes
 from potluck.model.config import ModelConfig
+from potluck.model.layers import owned_caches
 from potluck.model.schemes import Scheme
 from potluck.model.shapes.table import DEFAULT_SHAPE, SHAPES
 from potluck.wire.activation_messages import Sampling
@@ -136,7 +137,7 @@ class Bench:
         dtype = cache_dtype(self._scheme, torch.device("cpu"))
         sizes = CacheSizes(number_bytes=dtype.itemsize)
         return CachePool(
-            [self._config.layers[layer].cache(sizes) for layer in layers],
+            owned_caches([self._config.layers[layer] for layer in layers], sizes),
             dtype=dtype,
             device=torch.device("meta"),
             context=CONTEXT,

@@ -4,9 +4,9 @@ Usage: `python installers/screenshots FOLDER`. Needs no display and no node; not
 The files are called SCREEN-STATE-THEME-SCALE-WIDTH.png; `FOLDER/sheet-*.png` show all of one kind
 at a glance. Text that is cut is named at the end. `python installers/screenshots --list` says of each
 scene what it shows. `--screen 1366x768` takes them on a screen of so many pixels, in which windows and
-dialogs have to fit. The pictures of the README come from here;
-`python installers/screenshots FOLDER --film` makes its animation, FOLDER/first-minute.png;
-`python installers/screenshots --guide` makes those of the user's guides anew, English in assets/guide-pictures,
+dialogs have to fit. `python installers/screenshots FOLDER --film` makes the animation of the first minute,
+FOLDER/first-minute.png; `python installers/screenshots --readme` makes it and the other pictures of the README
+anew, in assets/screenshots; `python installers/screenshots --guide` makes those of the user's guides anew, English in assets/guide-pictures,
 German in assets/guide-pictures-de.
 """
 
@@ -31,6 +31,9 @@ def main() -> None:
         return
     if arguments.guide:
         _take_guide(arguments.folder)
+        return
+    if arguments.readme:
+        _take_readme(arguments.folder)
         return
     if arguments.folder is None:
         parser.error("name the folder for the pictures")
@@ -85,6 +88,18 @@ def _take_guide(folder: Path | None) -> None:
         print(f"{len(guide.SCENES)} pictures are in {target}: {nbytes / 1e6:.2f} MB.")
 
 
+def _take_readme(folder: Path | None) -> None:
+    """Take the pictures of the README in a folder; None: in the place of those that are there."""
+    from screenshots import readme
+
+    target = folder if folder is not None else readme.FOLDER
+    with tempfile.TemporaryDirectory() as taken:
+        words = ["--scales", "--widths", str(readme.WIDTH), "--only", *readme.ALL]
+        _run_at(100, SCREEN, [taken, *words])
+        nbytes = readme.write_pictures(Path(taken), target)
+    print(f"The pictures of the README are in {target}: {nbytes / 1e6:.2f} MB.")
+
+
 def _print_scenes() -> None:
     """Print the name of each scene, and what it shows."""
     from screenshots.scenes import SCENES
@@ -123,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", metavar="SCENE", help="these scenes alone")
     parser.add_argument("--film", action="store_true", help="the animation alone")
     parser.add_argument("--guide", action="store_true", help="those of the user's guides alone")
+    parser.add_argument("--readme", action="store_true", help="those of the README alone")
     parser.add_argument("--themes", nargs="+", choices=("light", "dark"), default=("light", "dark"))
     parser.add_argument(
         "--widths", nargs="+", type=int, default=(480, 768, 1180, 1920), help="in logical pixels"

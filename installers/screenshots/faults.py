@@ -38,8 +38,8 @@ def faults(shown: QWidget, picture: QImage | None = None) -> list[str]:
     found = [f"{_name(widget)}: {why}" for widget in seen for why in _faults(widget)]
     for each in (shown, *seen):
         found += _together(each)
-    for widget in seen if picture is not None else ():
-        found += _pale(widget, shown, picture)
+    if picture is not None:
+        found += [line for widget in seen for line in _pale(widget, shown, picture)]
     return found
 
 
@@ -111,8 +111,9 @@ def _is_beside(one: QWidget, other: QWidget) -> bool:
 
 
 def _may_be_cut(widget: QWidget) -> bool:
-    """Return whether a widget has no width of its own, such as a line that ends in an ellipsis."""
-    return widget.sizePolicy().horizontalPolicy() == QSizePolicy.Policy.Ignored
+    """Return whether a widget has no width of its own: a line that ends in an ellipsis, a button around a text."""
+    is_around = isinstance(widget, QPushButton) and not QPushButton.text(widget)
+    return is_around or widget.sizePolicy().horizontalPolicy() == QSizePolicy.Policy.Ignored
 
 
 def _most(place: QRect) -> QRect:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from PIL import Image
+from screenshots.colours import in_few_colours
 
 SCENES: Final = (
     *("first", "engine-missing", "cluster-alone", "cluster-first-found", "worker-asked"),
@@ -22,7 +23,6 @@ WIDTH: Final = 980  # logical pixels of the main window: a page shows it hardly 
 _ASSETS: Final = Path(__file__).resolve().parents[2] / "assets"
 FOLDERS: Final = {"en": _ASSETS / "guide-pictures", "de": _ASSETS / "guide-pictures-de"}
 """Where the pictures of each language are."""
-_COLOURS = 256
 
 
 def write_pictures(taken: Path, folder: Path, ending: str) -> int:
@@ -40,14 +40,21 @@ def write_pictures(taken: Path, folder: Path, ending: str) -> int:
     for old in folder.glob("*.png"):
         if old.stem not in SCENES:
             old.unlink()
-    return sum(_write(taken, folder / f"{scene}.png", ending) for scene in SCENES)
+    return sum(
+        write_picture(taken, f"{scene}-{ending}", folder / f"{scene}.png") for scene in SCENES
+    )
 
 
-def _write(taken: Path, path: Path, ending: str) -> int:
-    found = [*taken.glob(f"{path.stem}-{ending}-*.png")]  # menus and dialogs choose their width
+def write_picture(taken: Path, begins: str, path: Path) -> int:
+    """Write the picture whose name begins so, in few colours; returns its bytes.
+
+    Raises:
+        OSError: there is not one such picture, or it could not be written.
+    """
+    found = [*taken.glob(f"{begins}-*.png")]  # menus and dialogs choose their width
     if len(found) != 1:
-        raise OSError(f"{len(found)} pictures of {path.stem} are in {taken}, where one should be")
+        raise OSError(f"{len(found)} pictures {begins} are in {taken}, where one should be")
     with Image.open(found[0]) as picture:
-        few = picture.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+        few = in_few_colours(picture.convert("RGB"))
     few.save(path, optimize=True)
     return path.stat().st_size

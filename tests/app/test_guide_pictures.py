@@ -7,7 +7,8 @@ from typing import Final, NamedTuple
 
 import pytest
 from PIL import Image
-from screenshots import guide
+from screenshots import guide, readme
+from screenshots.colours import in_few_colours
 from screenshots.scenes import SCENES
 
 ROOT: Final = Path(__file__).parents[2]
@@ -98,8 +99,28 @@ def test_a_picture_has_few_colours_and_those_of_other_scenes_go(
         assert picture.mode == "P"
 
 
+def test_surfaces_keep_their_colour_and_so_does_what_few_pixels_have() -> None:
+    ground, side, number = (250, 250, 251), (243, 244, 247), (245, 181, 68)
+    picture = Image.new("RGB", (300, 200), ground)
+    picture.paste(side, (0, 0, 60, 200))
+    shades = Image.radial_gradient("L").resize((200, 100))
+    picture.paste(Image.merge("RGB", (shades, shades.rotate(90), shades.rotate(180))), (80, 50))
+    for x in range(3):
+        picture.putpixel((70 + x, 5), number)
+
+    few = in_few_colours(picture)
+
+    assert few.mode == "P"
+    shown = few.convert("RGB")
+    assert [shown.getpixel(place) for place in ((299, 0), (0, 0), (71, 5))] == [
+        ground,
+        side,
+        number,
+    ]
+
+
 def test_a_picture_that_was_not_taken_is_named(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="0 pictures of first are in"):
+    with pytest.raises(OSError, match="0 pictures first-light-100 are in"):
         guide.write_pictures(tmp_path, tmp_path / "guide", "light-100")
 
 
@@ -126,3 +147,20 @@ def test_the_guides_have_the_same_chapters_and_tables() -> None:
     shapes = [re.findall(r"^(#+) |^(\|)---", book.text, re.MULTILINE) for book in GUIDES]
 
     assert shapes[0] == shapes[1]
+
+
+def test_the_pictures_of_the_readme_are_those_that_it_shows(tmp_path: Path) -> None:
+    shown = set(
+        re.findall(r"assets/screenshots/([\w-]+\.png)", (ROOT / "README.md").read_text("utf-8"))
+    )
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    for scene in readme.ALL:
+        for theme in ("light", "dark"):
+            Image.new("RGB", (40, 30)).save(taken / f"{scene}-{theme}-100-{readme.WIDTH}.png")
+
+    nbytes = readme.write_pictures(taken, tmp_path / "readme")
+
+    written = {path.name: path.stat().st_size for path in (tmp_path / "readme").iterdir()}
+    assert written.keys() == shown == {path.name for path in readme.FOLDER.iterdir()}
+    assert nbytes == sum(written.values())

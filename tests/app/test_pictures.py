@@ -194,6 +194,7 @@ def test_longer_words_of_a_language_are_not_cut_in_a_narrow_window(tmp_path: Pat
         "cluster-doctor",
     )
     scenes = (*scenes, "models-found", "models-token-wrong", "settings", "worker-engine")
+    scenes = (*scenes, "chat-too-long", "invitation", "settings-programs")
     words = ("--scales", "100", "--themes", "light", "--widths", "480", "--language", "de")
 
     result = take(tmp_path, *words, "--only", *scenes)

@@ -1,5 +1,6 @@
 """A prompt with a picture, from a client's request to the answer of two computers: that of `transformers`."""
 
+import asyncio
 import base64
 import io
 import json
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 import torch
 from byte_model import save_byte_tokenizer
@@ -23,9 +25,13 @@ from potluck.api.prompts import GenerationRequest
 from potluck.api.v1.generation import of_chat
 from potluck.api.v1.request_shapes import ChatCompletionRequest
 from potluck.api.values.schema import PlanRequest
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.pixel_room import MOST_PREPARED
 from potluck.cluster.node import Node
 from potluck.errors import PromptError
+from potluck.plan import viewing
+from potluck.wire.messages import DeviceId
+from potluck.wire.picture_messages import GiveRows, ShowPicture
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
@@ -157,5 +163,82 @@ def test_the_answer_is_that_of_transformers_and_pictures_count_by_their_content(
         with pytest.raises(PromptError, match="mark"):
             await ask(desk, question(png(1), text="<|image_pad|>"))
         await eventually(desk, lambda: True)
+
+    run(main())
+
+
+def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_is_lost(
+    desk: Node, laptop: Node, run: Run, seeing: SeeingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The computers are equally fast here, so that no gain is asked for."""
+    monkeypatch.setattr(viewing, "GAIN", 1e-9)
+    monkeypatch.setattr(viewing, "LEAST_GAIN_MS", -1e9)
+    shown: list[str] = []
+    send = Pipeline.send_picture
+
+    def noted(
+        pipeline: Pipeline, message: ShowPicture | GiveRows, payload: bytes, *, rows: int = 0
+    ) -> None:
+        if isinstance(message, ShowPicture):
+            shown.append(message.picture)
+        send(pipeline, message, payload, rows=rows)
+
+    monkeypatch.setattr(Pipeline, "send_picture", noted)
+    request = PlanRequest(
+        layers=(("Desk", 4),), context=256, scheme="f32", model=str(folder_of(seeing))
+    )
+
+    async def answered(file: bytes) -> None:
+        started, tokens = await ask(desk, question(file))
+        assert tokens == greedy(seeing, file, started)
+
+    async def main() -> None:
+        viewers = desk.master.viewers
+        await load(desk, request)
+        await eventually(desk, lambda: viewers.is_ready)
+        plan = desk.backend.state().model.plan
+        assert plan is not None
+        assert "Pictures are read by Laptop: a large one in" in plan.explanation
+        assert laptop.worker.lease is not None
+        assert laptop.worker.lease.layers == (0, 0)
+        await answered(png(11))
+        assert shown == []
+
+        stage = laptop.processes.running()[0]._process
+        assert stage is not None
+        psutil.Process(stage.pid).suspend()
+        answering = asyncio.create_task(answered(png(12)))
+        generator = desk.master._loader._generator
+        assert generator is not None
+        (viewer,) = (place.viewer for place in generator._places._all)
+        assert viewer is not None
+        while not viewer._readings:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        stage.kill()  # in the middle of the picture
+        await answering
+        assert len(shown) == 1
+        await eventually(desk, lambda: not viewers.is_ready)
+        assert any("cannot read pictures" in note.text for note in desk.backend.state().notices)
+        await answered(png(13))
+        assert len(shown) == 2
+        await laptop.processes.handle(DeviceId(kind="cpu", index=0))
+        await eventually(desk, lambda: all(c.devices for c in desk.membership.connected()))
+        viewers._next = 0.0
+        desk.master.weigh()
+        await eventually(desk, lambda: viewers.is_ready)
+        await answered(png(14))
+        assert len(shown) == 2
+
+        monkeypatch.setattr(viewing, "GAIN", 1e9)
+        await load(desk, msgspec.structs.replace(request, context=255))
+        assert viewers.deployment is None
+        monkeypatch.setattr(viewing, "GAIN", 1e-9)
+        viewers._weighed = frozenset()  # as if the laptop had come now
+        desk.master.weigh()
+        await eventually(desk, lambda: viewers.is_ready)
+        await answered(png(15))
+        assert len(shown) == 2
+        await desk.backend.unload()
+        assert laptop.worker.lease is None
 
     run(main())

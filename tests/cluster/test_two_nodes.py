@@ -1,6 +1,7 @@
 """Two whole nodes in one process, with real TLS and real stage processes; only discovery is without a network."""
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,41 @@ def test_paired_computers_see_each_other(desk: Node, laptop: Node, run: Run) -> 
         assert any("Desk" in notice.text for notice in laptop.backend.state().notices)
 
     run(main())
+
+
+def test_no_file_of_either_computer_has_a_prompt_or_its_answer(
+    desk: Node,
+    laptop: Node,
+    run: Run,
+    tmp_path_factory: pytest.TempPathFactory,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not in what they log, nor beside the caches that they keep on disk when a model is unloaded."""
+    secret = "Mother's maiden name is Quirrelmoth-77."
+    asked = msgspec.structs.replace(QUESTION, prompt=TextPrompt(secret * 16), max_tokens=16)
+    plan = PlanRequest(layers=SPLIT.layers, context=1024, scheme="f32")
+    caplog.set_level(logging.DEBUG)
+
+    answers: list[str] = []
+
+    async def main() -> None:
+        await load(desk, plan)
+        answers.append(await chat(desk, asked))
+        await desk.backend.unload()
+
+    run(main())
+    told = [secret[:12].encode(), secret[-12:].encode(), answers[0].encode()]
+    assert len(answers[0]) > 8
+    said = "\n".join(record.getMessage() for record in caplog.records).encode()
+    assert not any(text in said for text in told)
+    looked: list[Path] = []
+    for base in tmp_path_factory.getbasetemp().glob("nodes*"):
+        for file in filter(Path.is_file, base.rglob("*")):
+            looked.append(file)
+            assert not any(text in file.read_bytes() for text in told), file
+    caches = [file for file in looked if file.parent.name == "sessions"]
+    assert caches
+    assert any(file.name.startswith("engine") for file in looked)  # a log
 
 
 def test_a_model_is_streamed_once_and_answers_as_it_does_alone(

@@ -4,25 +4,26 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from seeing_models import make_seeing_model
 from tiny_models import CPU, Reference
 
 from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.loading.weights import random_weights
 from potluck.engine.profile import (
     BUDGET_S,
-    CACHED,
-    LONG_CACHED,
     SCATTERED_SET,
     WORKING_SET,
-    cached_tokens,
+    _time_tower,
     profile_layers,
     sample_layers,
 )
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
+from potluck.model.measured import CACHED, LONG_CACHED, cached_tokens, deep_tokens
 from potluck.model.shapes.table import SHAPES
 from potluck.model.tensor_formats import weight_bytes
 
@@ -48,6 +49,23 @@ def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Ref
     assert times.decode_ms > 0
     assert profile.head_ms > 0
     assert times.prefill_ms > times.decode_ms
+    assert min(times.deep_decode_ms, times.deep_prefill_ms) > 0
+    assert profile.deep == deep_tokens(llama.config)
+
+
+@pytest.mark.parametrize("variant", ["qwen 3", "gemma 3", "gemma 4, without a tower"])
+def test_a_tower_is_measured_by_a_small_picture(variant: str, tmp_path: Path) -> None:
+    config = make_seeing_model(variant, tmp_path).reference.config
+    assert config.tower is not None
+
+    one = _time_tower(config, CPU, "f32", 0.01)
+    deeper = dataclasses.replace(
+        config, tower=dataclasses.replace(config.tower, layers=100 * config.tower.layers)
+    )
+    many = _time_tower(deeper, CPU, "f32", 0.01)
+
+    assert one > 0
+    assert many > 5 * one or not config.tower.layers
 
 
 @pytest.mark.slow
@@ -166,7 +184,7 @@ def test_where_layers_see_more_and_less_a_long_conversation_is_cached_too(
     )
 
     assert set(profile.kinds) == set(config.layer_kinds)
-    assert set(made) == {(LONG_CACHED + 1, torch.int8)}
+    assert set(made) == {(LONG_CACHED + 8, torch.int8)}
     assert cached_tokens(config) == (CACHED, LONG_CACHED)
 
 

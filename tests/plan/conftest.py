@@ -42,6 +42,7 @@ def make_device(
     prefill_ms: float = 10.0,
     node: str = "",
     device: str = "cpu",
+    picture_ms: float = 0.0,
 ) -> DeviceCost:
     """A device; where layers differ, `decode_ms` has a time for each kind."""
     times = decode_ms if isinstance(decode_ms, tuple) else (decode_ms,)
@@ -53,6 +54,7 @@ def make_device(
         decode_ms=times,
         prefill_ms=(prefill_ms,) * len(times),
         head_ms=head_ms,
+        picture_ms=picture_ms,
     )
 
 

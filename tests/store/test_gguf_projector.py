@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from gguf_projectors import write_seeing
+from gguf_projectors import write_projector, write_seeing
 from gguf_writer import TOKENS
 from PIL import Image
+from safetensors.torch import load_file
 from seeing_models import SEEING, SeeingModel, SeeingPipeline, make_seeing_model
 from tiny_models import difference, loaded
 
 from potluck.cluster.driver.model_text import Conversation
 from potluck.cluster.text.process import encode_conversation, read_pictures
+from potluck.model.naming import decoder_names
 from potluck.model.text.chat import ChatFormat
+from potluck.model.vision.spec import is_of_tower
 from potluck.store.gguf_model import read_gguf
 from potluck.store.registry import LocalModel, open_model
 
@@ -28,7 +31,7 @@ TEMPLATE = (
 )
 TOLD = [
     "qwen 2", "qwen 2.5", "qwen 3", "qwen 3 with experts", "qwen 3.5", "gemma 3", "mistral 3", "pixtral",
-    "gemma 4", "gemma 4, with bounds", "gemma 4, without a tower", "internvl", "llama 4",
+    "gemma 4", "gemma 4, with bounds", "gemma 4, without a tower", "internvl", "llama 4", "llava",
 ]  # fmt: skip
 UNTOLD = {
     "llama 4": {"attention_chunk_size": 8192}
@@ -63,6 +66,85 @@ def test_a_model_with_its_projector_is_that_of_the_safetensors(
     assert form is not None
     assert (form.mean, form.deviation) == ((0.5, 0.4, 0.3), (0.5, 0.25, 0.2))
     assert form.side == seeing.picture.height // seeing.picture.rows
+
+
+@pytest.mark.parametrize(
+    ("left_out", "fields"),
+    [
+        (("encoder.layers.2.", "post_layernorm"), {"block_count": 2, "projection_dim": 768}),
+        ((), {"feature_layer": 2, "projection_dim": 768}),
+    ],
+    ids=["first files", "with its layer"],
+)
+def test_other_files_of_llava_have_the_same_tower(
+    left_out: tuple[str, ...], fields: dict[str, int], tmp_path: Path
+) -> None:
+    """Their `projection_dim` is CLIP's own, and those of the first converter have no layer that is not used."""
+    seeing = make_seeing_model("llava", tmp_path / "hub")
+    file, projector = write_seeing(tmp_path / "hub", tmp_path / "files")
+    config = json.loads((tmp_path / "hub" / "config.json").read_text())
+    stored = load_file(tmp_path / "hub" / "model.safetensors")
+    names = decoder_names(stored)
+    tower = {
+        ours: stored[name]
+        for name, ours in names.items()
+        if is_of_tower(ours) and not any(part in ours for part in left_out)
+    }
+    projector.unlink()
+    write_projector(projector, config, tower, is_old=True, fields=fields)
+
+    model = open_model(file, cache_dir=tmp_path / "cache")
+
+    assert model.blind is None
+    ids = torch.cat([seeing.ids, TAIL])
+    ours = SeeingPipeline(opened(seeing, model)).run(ids, (len(ids),))
+    assert difference(ours, seeing.logits(ids)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"is_newline_there": 1}, "mlp_grids"),  # LLaVA 1.6
+        ({"feature_layer": 9}, "must be one of the tower's layers"),
+    ],
+)
+def test_what_is_more_than_llavas_tower_leaves_a_model_of_text(
+    fields: dict[str, int], why: str, tmp_path: Path
+) -> None:
+    make_seeing_model("llava", tmp_path / "hub")
+    file, _ = write_seeing(tmp_path / "hub", tmp_path / "files", fields=fields)
+
+    model = open_model(file, cache_dir=tmp_path / "cache")
+
+    assert model.config.tower is None
+    assert why in (model.blind or "")
+
+
+def test_rows_stand_in_the_prompt_where_the_vocabulary_has_no_token_for_them(
+    tmp_path: Path,
+) -> None:
+    make_seeing_model("llava", tmp_path / "hub")
+    template = "{% for m in messages %}{{ m.content + '▁' }}{% endfor %}"
+    file, _ = write_seeing(tmp_path / "hub", tmp_path / "files", template=template)
+    words = open_model(file, cache_dir=tmp_path / "cache").words
+    assert words is not None
+    drawn = io.BytesIO()
+    Image.new("RGB", (32, 32), "red").save(drawn, "PNG")
+    parts = [{"type": "image"}, {"type": "text", "text": "a"}]
+    conversation = Conversation(
+        messages=[{"role": "user", "content": parts}], pictures=(drawn.getvalue(),)
+    )
+    chat = ChatFormat.load(words)
+
+    prompt = encode_conversation(chat, conversation, read_pictures(words))
+
+    (picture,) = prompt.pictures
+    rows = picture.rows * picture.columns
+    assert chat.token_id("<image>") is None
+    assert prompt.token_ids.count(prompt.picture_token) == rows
+    rest = [each for each in prompt.token_ids if each != prompt.picture_token]
+    assert rest[-1] == TOKENS.index("▁")
+    assert prompt.picture_token < len(TOKENS)
 
 
 def test_a_picture_stands_in_the_prompt_as_the_files_say(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class FakeLink:
         self.peer = NodeInfo(node_id=node * 64, name="Desk", version="1", os="", arch="")
         self.sent: list[Message] = []
 
-    def send_nowait(self, message: Message, payload: memoryview) -> None:
+    def send_nowait(self, message: Message, payload: bytes | memoryview = b"") -> None:
         if self.is_closed:
             raise PeerLostError("gone")
         self.sent.append(message)

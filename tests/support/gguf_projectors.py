@@ -69,7 +69,7 @@ def write_seeing(
     (alone / "config.json").write_text(json.dumps(about))
     decoder = {name: values for name, values in tensors.items() if not is_of_tower(name)}
     save_file(decoder, alone / "model.safetensors")
-    architecture, _ = DECODERS[whole]
+    architecture, _ = _kinds(config)
     sections = (text.get("rope_parameters") or {}).get("mrope_section")
     fields: dict[str, object] = {"tokenizer.chat_template": template} if template else {}
     if sections is not None:
@@ -90,6 +90,12 @@ def write_seeing(
     if is_one:
         return file, file
     return file, write_projector(into / "mmproj-model.gguf", config, tower, kind=kind, **changes)
+
+
+def _kinds(config: Mapping[str, Any]) -> tuple[str, str]:
+    """What the two files are called."""
+    is_clip = config["vision_config"].get("model_type") == "clip_vision_model"
+    return ("llama", "mlp") if is_clip else DECODERS[config["architectures"][0]]
 
 
 def _inner_fields(config: Mapping[str, Any]) -> dict[str, object]:
@@ -148,8 +154,8 @@ def write_projector(
         sizes: pixels of a picture, the fewest and the most.
         fields: numbers and texts to replace.
     """
-    eye, whole = config["vision_config"], config["architectures"][0]
-    _, projector = DECODERS[whole]
+    eye = config["vision_config"]
+    _, projector = _kinds(config)
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_type("mmproj")
     writer.add_clip_has_vision_encoder(True)
@@ -174,9 +180,11 @@ def write_projector(
     if sizes is not None:
         writer.add_vision_min_pixels(sizes[0])
         writer.add_vision_max_pixels(sizes[1])
-    _add_facts(writer, config, eye, projector)
+    _add_facts(writer, config, eye, projector, replaced.get("feature_layer"))
     # A merger's matrices are numbered up to 3, where a real tower has more layers than that.
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(layers, 4))
+    if replaced.get("is_newline_there"):
+        writer.add_tensor("model.image_newline", np.zeros(rows, dtype=np.float32))
     for name, values in tower.items():
         for theirs, some in _converted(names, name, values.float(), eye, projector).items():
             _add(writer, _swapped(theirs) if is_old else theirs, some, kind)
@@ -185,7 +193,11 @@ def write_projector(
 
 
 def _add_facts(
-    writer: gguf.GGUFWriter, config: Mapping[str, Any], eye: Mapping[str, Any], projector: str
+    writer: gguf.GGUFWriter,
+    config: Mapping[str, Any],
+    eye: Mapping[str, Any],
+    projector: str,
+    feature_layer: int | None,
 ) -> None:
     writer.add_vision_attention_layernorm_eps(eye.get("layer_norm_eps", 1e-6))
     match projector:
@@ -207,6 +219,10 @@ def _add_facts(
             writer.add_vision_is_deepstack_layers([i in deep for i in range(eye["depth"])])
         case "gemma4v" | "gemma4uv":
             pass
+        case "mlp":
+            writer.add_vision_use_gelu(eye["hidden_act"] == "gelu")
+            if feature_layer is not None:
+                writer.add_array("clip.vision.feature_layer", [feature_layer])
         case "internvl" | "llama4":
             writer.add_vision_use_gelu(True)
             ratio = config.get("downsample_ratio", eye.get("pixel_shuffle_ratio", 0.5))
@@ -292,7 +308,19 @@ def _llama_4(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, 
     return {_name(names, name).replace("attn_post_norm", "ln2"): values}
 
 
+def _llava(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
+    """As the converter of LLaVA's own files makes it, which numbers the projector's matrices by their places."""
+    for ours, theirs in (("linear_1", "0"), ("linear_2", "2")):
+        name = name.replace(f"multi_modal_projector.{ours}", f"mm.{theirs}")
+    if name.startswith("mm."):
+        return {name: values}
+    if name.endswith("class_embedding"):
+        return {"v.class_embd": values}
+    return {_name(names, name.replace("vision_tower.", "vision_tower.vision_model.")): values}
+
+
 _RENAMED = {
+    "mlp": _llava,
     "gemma4v": _gemma_4,
     "gemma4uv": _gemma_4_unified,
     "internvl": _internvl,

@@ -48,6 +48,7 @@ class Computer:
             self.store,
             client,
             sources=lambda: (),
+            is_paired=lambda: False,
             internet=Internet(self.store, patience=patience),
         )
         here = Here(

@@ -6,7 +6,7 @@ import pytest
 from frames import ASSIGN, HEX
 
 from potluck.ids import Role
-from potluck.wire.activation_messages import Forward, TensorHeader
+from potluck.wire.activation_messages import Dtype, Forward, TensorHeader
 from potluck.wire.measuring_messages import Blob
 from potluck.wire.messages import Chunk, Message, Need, Ping, Purpose
 from potluck.wire.operations import (
@@ -18,6 +18,7 @@ from potluck.wire.operations import (
     known_from,
     op_of,
 )
+from potluck.wire.picture_messages import RowsRead
 
 MASTERS_ALONE = (
     "revoked", "profile", "measure_link", "assign", "load", "measure_stage", "unload", "expect",
@@ -73,6 +74,14 @@ def test_the_list_that_travels_as_payload_is_the_one_of_the_message() -> None:
 STEP = Forward(
     epoch=1, session="s", step=1, position=0, tensor=TensorHeader(dtype="BF16", shape=(3, 5))
 )
+
+
+def rows_of(dtype: Dtype, *shape: int) -> RowsRead:
+    tensor = TensorHeader(dtype=dtype, shape=shape)
+    return RowsRead(epoch=1, picture=HEX, first=0, total=3, tensor=tensor)
+
+
+ROWS = rows_of("F32", 3, 5)
 CHUNK = Chunk(digest=HEX, offset=10, total=14)
 
 
@@ -82,6 +91,13 @@ CHUNK = Chunk(digest=HEX, offset=10, total=14)
         (STEP, 30, None),
         (STEP, 29, "a tensor of 30 bytes has 29"),
         (STEP, 0, "a tensor of 30 bytes has 0"),
+        (ROWS, 60, None),
+        (ROWS, 59, "rows of 60 bytes have 59"),
+        (rows_of("F16", 3, 5), 30, "rows of a picture that are no F32 [rows, numbers]"),
+        (rows_of("F32", 15), 60, "rows of a picture that are no F32 [rows, numbers]"),
+        (rows_of("F32", 0, 5), 0, "rows of a picture that are no F32 [rows, numbers]"),
+        (rows_of("F32", 1, 1 << 22), 1 << 24, None),
+        (rows_of("F32", 2, 1 << 20), 1 << 23, "2 rows of a picture of 1048576 numbers each"),
         (CHUNK, 4, None),
         (CHUNK, 5, "bytes beyond the tensor's 14"),
         (Blob(), 1 << 20, None),

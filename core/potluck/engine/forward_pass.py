@@ -60,9 +60,9 @@ class ForwardPass:
     ) -> Output | Exception:
         """Do what `_run` does, for one token and without torch."""
         rotaries = self._rotaries.of(known.cache.stretch)
-        token_step(
-            tokens.inputs, known.cache, tokens.position, rotaries, tokens.lag, self._exchange
-        )
+        ids = None if tokens.ids is None else tokens.ids.number
+        place = tokens.position, rotaries, tokens.lag
+        token_step(tokens.inputs, known.cache, *place, self._exchange, ids)
         if self.head is None:
             return Output(position=tokens.end, hidden=token_step.hidden)
         if tokens.sampling is None:

@@ -68,7 +68,9 @@ class StageMeter:
         if weights.lm_head is not None:
             self._matrices.append((weights.lm_head, 1.0))
         with out_of_memory("measure this stage", self._device):
-            self._caches = [self._new_cache(spec) for spec in stage.caches]
+            owners = stage.cache_owners
+            made = {owner: self._new_cache(stage.caches[owner]) for owner in set(owners)}
+            self._caches = [made[owner] for owner in owners]
             rotaries = Rotaries(config.ropes, stage.context, weights.dtype, self._device)
             ids = torch.zeros(1, dtype=torch.int32)
             self._step = Step(position, 1, rotaries.at(position + 1), self._device, ids)

@@ -134,6 +134,20 @@ class Stage(StageSessions):
         with out_of_memory("read a picture", self._device):
             self._forward_pass.pictures.read(picture, pixels, mean=mean, deviation=deviation)
 
+    def rows_of(self, picture: str) -> Tensor:
+        """The rows of a picture that was shown, for a first stage elsewhere."""
+        return self._forward_pass.pictures.of(picture)
+
+    def take_rows(self, picture: str, rows: Tensor, *, first: int, total: int, epoch: int) -> None:
+        """Take rows that another tower has made, in place of `show`. `EncodedPictures.take` has the details.
+
+        Raises:
+            StaleEpochError, InvalidStepError, OutOfMemoryError: they cannot be taken.
+        """
+        self._check_epoch(epoch)
+        with out_of_memory("take rows of a picture", self._device):
+            self._forward_pass.pictures.take(picture, rows, first=first, total=total)
+
     def forward(
         self,
         session: SessionId,

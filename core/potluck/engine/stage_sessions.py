@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterable
 from potluck.engine.caches.cache_pool import CachePool
 from potluck.engine.caches.disk_work import Disk
 from potluck.engine.caches.left_sessions import LeftSessions
+from potluck.engine.caches.moved_parts import bytes_apart, bytes_moved, moved_parts
 from potluck.engine.caches.session_files import SessionFiles
 from potluck.engine.caches.session_keeper import SessionKeeper
 from potluck.engine.caches.session_transfer import (
     RowReceiver,
     RowSender,
     beyond_one_transfer,
-    bytes_apart,
-    bytes_moved,
-    check_movable,
-    moved_layers,
 )
 from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.memory import out_of_memory
@@ -28,6 +25,7 @@ from potluck.engine.step_bounds import StepBounds
 from potluck.errors import OutOfMemoryError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
 from potluck.model.caches import MOST_MOVED_BYTES, CacheSizes
+from potluck.model.mixing.carried import cache_owners
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +66,8 @@ class StageSessions:
         self._device = weights.device
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
         self.caches = tuple(block.spec.cache(sizes) for block in weights.blocks)
+        mixers = [block.spec.mixer for block in weights.blocks]
+        self.cache_owners = cache_owners(mixers, sizes.number_bytes)
         keeps = weights.is_exact_in_chunks and all(spec.keeps for spec in self.caches)
         files = files if keeps else None
         self._stretches = config.stretches
@@ -79,6 +79,7 @@ class StageSessions:
             budget=cache_budget,
             budget_now=budget_now,
             shares=weights.has_generated_mixers,
+            owners=self.cache_owners,
         )
         self.keeper = SessionKeeper(files, self._pool, disk)
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()  # latest used last
@@ -174,8 +175,8 @@ class StageSessions:
     ) -> RowSender:
         """Read a session's cache from `position` to `end`, in these of the stage's layers, as it is computed."""
         cache = self._find(session, epoch).cache
-        moved = moved_layers(cache, self.caches, self.weights.layers)
-        wanted = {number: layer for number, layer in moved.items() if number in layers}
+        moved = moved_parts(cache, self.caches, self.weights.layers)
+        wanted = {key: part for key, part in moved if key[0] in layers}
         return RowSender(cache, wanted, position, end)
 
     def expect_rows(
@@ -195,7 +196,6 @@ class StageSessions:
         if position != cache.length:
             raise need_replay(cache.length, position)
         self._bounds.check_context(end + 1)
-        check_movable(self.caches)
         moved = bytes_moved(self.caches, position, end)
         if moved > MOST_MOVED_BYTES:
             raise beyond_one_transfer(moved)
@@ -208,8 +208,8 @@ class StageSessions:
         with out_of_memory("receive a conversation's cache", self._device):
             self._reserve(session, end + 1)
             self._forget(self._pool.make_room(session, apart))
-            layers = moved_layers(cache, self.caches, self.weights.layers)
-            rows = RowReceiver(cache, layers, position, end)
+            parts = dict(moved_parts(cache, self.caches, self.weights.layers))
+            rows = RowReceiver(cache, parts, position, end)
         self._forget_last(known)
         return rows
 

@@ -16,6 +16,7 @@ from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.decoding.ends import EmbeddingLookup, Head
 from potluck.engine.kernels.layout import GROUP, groups_of
 from potluck.engine.layers.blocks import Run
+from potluck.engine.layers.carried import FirstNorm
 from potluck.engine.layers.linear import Linear, PackedEmbedding, PackedLinear
 from potluck.engine.layers.norms import RmsNorm
 from potluck.engine.layers.rotary import Rotary
@@ -23,6 +24,7 @@ from potluck.engine.layers.streams import FinalNorm
 from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.payload import Activations
 from potluck.engine.rank_sums.ranks import Exchange
+from potluck.model.config import ModelConfig
 
 
 class TokenStep:
@@ -30,14 +32,18 @@ class TokenStep:
 
     def __init__(
         self,
-        width: int,
+        config: ModelConfig,
         runs: Sequence[GeneratedRun],
         embedding: EmbeddingLookup | None,
         head: Head | None,
     ) -> None:
         self._runs = tuple(runs)
         self._embedding, self._head = embedding, head
+        self._table = next((run.table for run in runs if run.table is not None), None)
+        carried, width = config.carried, config.width
         self._shape = (1, width)
+        # Of the first embedding, which goes along behind the hidden states that it is.
+        self._copied = 4 * (0 if carried is None else carried.embedding_size)
         # Whole groups, since an embedding lookup writes these.
         self._memory = torch.zeros(groups_of(width) * GROUP)
         self._hidden = self._memory.data_ptr()
@@ -51,20 +57,25 @@ class TokenStep:
         rotaries: Sequence[Rotary],
         lag: int = 0,
         exchange: Exchange | None = None,
+        token: int | None = None,
     ) -> None:
         """Run one token through embedding and layers: its id, or the hidden states of the stage before.
 
-        The session's cache must have room. The token's keys and values are written. `rotaries` are those
+        Where these are given, `token` is the id, if layers look at it. The session's cache must have room. The token's keys and values are written. `rotaries` are those
         of the session, for each rope of the model, whose positions are less by the lag; `exchange` sums what
         ranks have computed.
         """
         if self._embedding is not None:
-            self._embedding(inputs.number, self._hidden)
+            token = inputs.number
+            self._embedding(token, self._hidden)
+            self._bytes[self._copied : 2 * self._copied] = self._bytes[: self._copied]
         else:
             self._read(inputs)
         angles = [rotary.addresses(position - lag) for rotary in rotaries]
+        row = None if self._table is None or token is None else self._table.row(token)
+        place = 0 if row is None else row.data_ptr()
         for run in self._runs:
-            run.step(self._hidden, cache, position, angles, exchange)
+            run.step(self._hidden, cache, position, angles, exchange, place)
 
     @property
     def hidden(self) -> Activations:
@@ -94,7 +105,7 @@ class TokenStep:
 def make_token_step(weights: StageWeights) -> TokenStep | None:
     """Make the step of this stage; None if a token needs torch's operators."""
     runs = _generated(weights.runs)
-    has_streams = weights.config.width != weights.config.hidden_size
+    has_streams = weights.config.streams is not None
     if runs is None or weights.dtype != torch.float32 or has_streams:
         return None
     if weights.follows is not None or weights.next_follows is not None:
@@ -112,7 +123,7 @@ def make_token_step(weights: StageWeights) -> TokenStep | None:
     head = None if weights.lm_head is None else _head(kernels, weights.norm, weights.lm_head)
     if head is None and weights.lm_head is not None:
         return None
-    return TokenStep(weights.config.hidden_size, runs, embedding, head)
+    return TokenStep(weights.config, runs, embedding, head)
 
 
 def _generated(runs: Sequence[Run]) -> list[GeneratedRun] | None:
@@ -127,6 +138,7 @@ def _kernels(linear: Linear | None) -> GeneratedKernels | None:
 
 
 def _head(kernels: GeneratedKernels, norm: FinalNorm | None, lm_head: Linear) -> Head | None:
+    norm = norm.norm if isinstance(norm, FirstNorm) else norm
     if not isinstance(lm_head, PackedLinear) or not isinstance(norm, RmsNorm):
         return None
     return Head(kernels, norm.weight, norm.eps, lm_head.weight, norm.kind, lm_head.bias)

@@ -260,10 +260,15 @@ class ModelConfig:
         return norm | {self.head_name: (self.vocab_size, self.hidden_size)}
 
     def stage_tensors(
-        self, layers: Iterable[int], *, embedding: bool, head: bool
+        self, layers: Iterable[int], *, embedding: bool, head: bool, tower: bool = False
     ) -> dict[str, Shape]:
-        """Names and shapes of all that a stage needs, each tensor once."""
+        """Names and shapes of all that a stage needs, each tensor once.
+
+        The vision tower is beside the embedding, or without it where only pictures are read (`tower`).
+        """
         tensors = self.embedding_tensors() if embedding else {}
+        if tower:
+            tensors |= self.tower_tensors()
         for layer in layers:
             tensors |= self.layer_tensors(layer)
         return tensors | self.head_tensors() if head else tensors

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import MAX_CHUNK_TOKENS, cache_sizes, session_bytes
 from potluck.model.config import ModelConfig
-from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec
+from potluck.model.layers import DenseSpec, FeedForward, MoeSpec, ParallelSpec, owned_caches
 from potluck.model.mixing.carried import LayerInputSpec
 from potluck.model.mixing.channel_delta import ChannelDeltaSpec
 from potluck.model.mixing.delta_net import DeltaNetSpec
@@ -82,18 +82,21 @@ def stage_footprint(
     context: int,
     cache: Cache = "full",
     is_wide: bool = False,
+    tower: bool = False,
 ) -> Footprint:
     """Return the memory that a stage of these layers takes.
 
     `is_wide`: the device holds 32 bits in place of 16, because it has no bf16 and the model exceeds f16.
     """
     layers = list(layers)
-    tensors = config.stage_tensors(layers, embedding=embedding, head=head)
+    tensors = config.stage_tensors(layers, embedding=embedding, head=head, tower=tower)
     sizes = cache_sizes(scheme, cache, is_wide=is_wide)
     return Footprint(
         weights=weight_bytes(config, tensors, held_scheme(scheme, is_wide=is_wide)),
-        cache=session_bytes((config.layers[layer].cache(sizes) for layer in layers), context),
-        working=working_bytes(config, context, embedding=embedding),
+        cache=session_bytes(
+            owned_caches([config.layers[layer] for layer in layers], sizes), context
+        ),
+        working=working_bytes(config, context, embedding=embedding or tower),
     )
 
 
@@ -110,7 +113,7 @@ def working_bytes(config: ModelConfig, context: int, *, embedding: bool = False)
 
     They are the memory for a chunk of a prompt in the larger half of a layer, a row of logits, and
     the last step's hidden states, which are kept in case the step is repeated. Both halves of a
-    layer have its input, their norm and their output. A stage with the `embedding` reads pictures as well:
+    layer have its input, their norm and their output. A stage with the `embedding`, or with the tower alone, reads pictures as well:
     in place of a chunk, and beside one it keeps their rows.
     """
     chunk = min(MAX_CHUNK_TOKENS, context)

@@ -1,5 +1,6 @@
 """What each layer of a model is made of: one `LayerSpec`, which the engine and the planner read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from potluck.model.cache_rows import State
@@ -13,7 +14,7 @@ from potluck.model.families.facts import (
     ParallelNorms,
     gate_up_rows,
 )
-from potluck.model.mixing.carried import Carried, LayerInputSpec
+from potluck.model.mixing.carried import Carried, LayerInputSpec, cache_owners
 from potluck.model.mixing.mixers import Mixer
 from potluck.model.mixing.ngrams import NgramSpec
 from potluck.model.mixing.streams import LayerStreams
@@ -319,6 +320,12 @@ class LayerSpec:
         if self.carried is not None:
             return self.carried.width
         return self.hidden_size if self.streams is None else self.streams.width
+
+
+def owned_caches(layers: Sequence[LayerSpec], sizes: CacheSizes) -> list[CacheSpec]:
+    """What a session caches in a stage of these layers, each cache once."""
+    owners = cache_owners([layer.mixer for layer in layers], sizes.number_bytes)
+    return [layers[owner].cache(sizes) for owner in sorted(set(owners))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,13 +45,13 @@ class Preferences:
 
         `groups` are the last devices of `problem`.
         """
-        staying = self._staying(problem, groups)
-        if (fastest := best_route(staying, self.stop)) is None:
+        if (fastest := best_route(problem, self.stop)) is None:
             return None
-        bound_ms = fastest.bound_ms / (1 if staying is problem else 1 + MOVED)
-        at_home = self.with_tables_at_home(staying, groups)
-        route = fastest if at_home is staying else best_route(at_home, self.stop) or fastest
-        return _timed(problem, route, bound_ms)
+        preferred = self.with_tables_at_home(self._staying(problem, groups), groups)
+        found = None if preferred is problem else best_route(preferred, self.stop)
+        routes = (fastest,) if found is None else (found, fastest)  # a search may have been stopped
+        route = min(routes, key=lambda way: route_cost_ms(preferred, way.devices, way.counts))
+        return _timed(problem, route, fastest.bound_ms)
 
     def for_pictures(self, problem: Problem, groups: Sequence[RankGroup], best: Route) -> Route:
         """A route that reads pictures sooner; if there is none, `best`.
@@ -63,10 +63,9 @@ class Preferences:
             return best
         parts = self._parts(groups)
         used = self._computers(best, parts)
-        chunks = PICTURES * self.shape.picture_tokens / self.measured_tokens
         weighed = self.with_tables_at_home(self._staying(problem, groups), groups)
         enter_ms = tuple(
-            ms + chunks * max(device.prefill_ms[0] for device in some)
+            ms + PICTURES * max(self.shape.picture_ms(d, self.measured_tokens) for d in some)
             for ms, some in zip(problem.enter_ms, parts, strict=True)
         )
         weighed = replace(weighed, enter_ms=enter_ms)

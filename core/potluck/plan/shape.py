@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from math import prod
 
-from potluck.model.caches import cache_sizes
+from potluck.model.caches import CacheSizes, cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import working_bytes
 from potluck.model.layers import LayerKind, LayerSpec
+from potluck.model.measured import cached_tokens
+from potluck.model.mixing.mixers import AttentionSpec
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
 from potluck.model.shares import Share, share_layer
 from potluck.model.tensor_formats import in_memory, table_bytes, weight_bytes
@@ -22,7 +24,7 @@ def shape_of(
     is_wide: bool = False,
 ) -> ModelShape:
     """The sizes of a model in one scheme, for a context of so many tokens; `is_wide` as of `stage_footprint`."""
-    held = held_scheme(scheme, is_wide=is_wide)
+    held, tower = held_scheme(scheme, is_wide=is_wide), config.tower
 
     def nbytes(tensors: Mapping[str, tuple[int, ...]]) -> int:
         return weight_bytes(config, tensors, held)
@@ -41,12 +43,18 @@ def shape_of(
     return ModelShape(
         layers=layers,
         layer_bytes=tuple(map(nbytes, tensors)),
-        cache_bytes=tuple(config.layers[layer].cache(sizes).nbytes(context) for layer in examples),
+        cache_bytes=tuple(_cache_bytes(config, layer, sizes, context) for layer in examples),
+        later_cache_bytes=sum(
+            config.layers[layer].cache(sizes).nbytes(context) for layer in _giving(config)
+        ),
         embedding_bytes=nbytes(config.embedding_tensors()),
         head_bytes=nbytes(config.head_tensors()),
         picture_bytes=working_bytes(config, context, embedding=True)
         - working_bytes(config, context),
         picture_tokens=_picture_tokens(config),
+        tower_bytes=nbytes(config.tower_tensors()),
+        pixel_bytes=0 if tower is None else 3 * tower.rows_of_picture * tower.cell_side**2,
+        row_bytes=0 if tower is None else 4 * tower.rows_of_picture * tower.row,
         hidden_bytes=config.width * activation_item(scheme),
         tied=config.tie_word_embeddings,
         hidden_size=config.hidden_size,
@@ -54,8 +62,25 @@ def shape_of(
         expert_bytes=expert_bytes if any(expert_bytes) else (),
         expert_part=1.0 if config.experts is None else config.experts.part,
         disk_bytes=disk_bytes if any(disk_bytes) else (),
+        caches=tuple(config.layers[layer].cache(sizes) for layer in examples),
+        depths=cached_tokens(config),
         shared_disk_bytes=table_bytes(shared),
     )
+
+
+def _giving(config: ModelConfig) -> list[int]:
+    """The layers whose keys and values later ones take."""
+    mixers = enumerate(layer.mixer for layer in config.layers)
+    return [at for at, one in mixers if isinstance(one, AttentionSpec) and one.gives is not None]
+
+
+def _cache_bytes(config: ModelConfig, layer: int, sizes: CacheSizes, context: int) -> int:
+    """What is cached in a layer and, of its keys and values, in later ones: see `cache_owners`."""
+    spec = config.layers[layer]
+    if isinstance(spec.mixer, AttentionSpec) and spec.mixer.takes is not None:
+        return 0
+    is_twice = sizes.number_bytes == 1 and layer in _giving(config)
+    return spec.cache(sizes).nbytes(context) * (1 + is_twice)
 
 
 def _picture_tokens(config: ModelConfig) -> float:

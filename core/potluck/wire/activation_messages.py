@@ -106,32 +106,11 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
     top: Annotated[int, Meta(ge=0, le=20)] = 0  # so many of the best tokens at each position, too
 
 
-_Level = Annotated[float, Meta(ge=-1e3, le=1e3)]
-_Spread = Annotated[float, Meta(ge=1e-6, le=1e6)]
-
-
 class TensorHeader(msgspec.Struct, frozen=True, kw_only=True):
     """Describes a payload of numbers, which is row-major and little-endian."""
 
     dtype: Dtype
     shape: Shape
-
-
-class ShowPicture(Message, frozen=True, tag="show_picture"):
-    """From the driver to the first stage: rows of this picture come in a later step. It stays there.
-
-    Payload: its pixels (U8, [H, W, 3]), of a size that the model's tower takes.
-    """
-
-    epoch: Count
-    session: SessionName
-    step: Count  # the next one, which fails if the picture cannot be read
-    position: Count  # of its first row
-    picture: Hex  # its name, by its content
-    tensor: TensorHeader
-    mean: tuple[_Level, _Level, _Level]
-    deviation: tuple[_Spread, _Spread, _Spread]
-    """Red, green and blue go from 0 to 1, less this mean, divided by this deviation."""
 
 
 class PictureRows(msgspec.Struct, frozen=True, kw_only=True):

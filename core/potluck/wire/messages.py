@@ -116,7 +116,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Addresses  # of the next stage's activation listener
 
 
-PlanKey = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+PlanKey = Hex
 """Drawn by the master for each plan. The stages of the plan are told it, and those of the next one."""
 
 
@@ -282,6 +282,8 @@ class Assign(Message, frozen=True, tag="assign"):
     device: DeviceId | None = None  # None: the best one
     share: RankShare | None = None  # of each layer; None: all of it
     model: Name = ""  # its name, for the worker's owner
+    tower: bool = False
+    """It has the vision tower, and no layers: it reads pictures for the first stage, which has one as well."""
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,6 @@ from potluck.wire.activation_messages import (
     OpenSession,
     RestoreSession,
     Result,
-    ShowPicture,
     TensorHeader,
     TrimSession,
 )
@@ -78,6 +77,14 @@ from potluck.wire.messages import (
     Welcome,
 )
 from potluck.wire.passing_messages import Expect, Expecting, NeedTensors, PassedOn, PassOn
+from potluck.wire.picture_messages import (
+    MAX_ROWS_BYTES,
+    GiveRows,
+    NotRead,
+    ReadPicture,
+    RowsRead,
+    ShowPicture,
+)
 from potluck.wire.rank_messages import (
     AbortStep,
     AnswerSums,
@@ -123,7 +130,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
         ExpectCache, SendCache, TakeCache, CacheRows, CacheReceived, CacheSent, CacheGivenUp,
         FetchCache, ForgetBefore,
-        ShowPicture, Blob, BlobReceived,
+        ShowPicture, ReadPicture, RowsRead, NotRead, GiveRows, Blob, BlobReceived,
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),
     "ranks": _ALWAYS | table(JoinRanks, OfferSums, AnswerSums, ChooseSums, Partial, AbortStep),
@@ -204,8 +211,10 @@ def check_payload(message: Message, nbytes: int) -> str | None:
             for axis in header.shape:
                 expected *= axis
             return None if nbytes == expected else f"a tensor of {expected} bytes has {nbytes}"
-        case ShowPicture(tensor=tensor):
+        case ShowPicture(tensor=tensor) | ReadPicture(tensor=tensor):
             return _check_pixels(tensor, nbytes)
+        case RowsRead(tensor=tensor) | GiveRows(tensor=tensor):
+            return _check_rows(tensor, nbytes)
         case Chunk(offset=offset, total=total):
             return None if offset + nbytes <= total else f"bytes beyond the tensor's {total}"
         case Partial():
@@ -225,3 +234,14 @@ def _check_pixels(tensor: TensorHeader, nbytes: int) -> str | None:
         return f"a picture of {width} x {height} pixels"
     expected = 3 * height * width
     return None if nbytes == expected else f"a picture of {expected} bytes has {nbytes}"
+
+
+def _check_rows(tensor: TensorHeader, nbytes: int) -> str | None:
+    """What is wrong with rows of a picture, or None."""
+    if tensor.dtype != "F32" or len(tensor.shape) != 2 or 0 in tensor.shape:
+        return "rows of a picture that are no F32 [rows, numbers]"
+    rows, numbers = tensor.shape
+    expected = 4 * rows * numbers
+    if rows > 1 and expected > MAX_ROWS_BYTES:
+        return f"{rows} rows of a picture of {numbers} numbers each"
+    return None if nbytes == expected else f"rows of {expected} bytes have {nbytes}"

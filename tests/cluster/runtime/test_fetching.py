@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from tiny_wheels import wheel_of
 from wheel_server import WheelServer, serving
 
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
+from potluck.cluster.runtime.sharing import Source
 from potluck.errors import DiskFullError, HubError
 from potluck.ids import Digest
 from potluck.runtime.download import Internet, Patience
@@ -29,11 +30,19 @@ def internet(paths) -> Generator[WheelServer]:
         yield server
 
 
-def fetcher(computer, sources, index: str | None = None) -> WheelFetcher:
+def fetcher(
+    computer,
+    sources: Sequence[Source],
+    index: str | None = None,
+    *,
+    found: Callable[[], Sequence[Source]] | None = None,
+) -> WheelFetcher:
+    """What brings wheels to a computer from these sources, or from those that are found at each look."""
     return WheelFetcher(
         computer.store,
         computer.client,
-        sources=lambda: sources,
+        sources=found or (lambda: sources),
+        is_paired=lambda: found is not None,
         internet=Internet(computer.store, index=index, patience=QUICK),
         poll_s=0.001,
     )
@@ -60,6 +69,26 @@ def test_the_home_comes_before_the_internet(home, paths, internet) -> None:
     assert coming.from_home == wheels[0].nbytes
     assert coming.from_internet == wheels[1].nbytes
     assert coming.here == {wheel.digest: wheel.nbytes for wheel in wheels}
+
+
+def test_a_paired_computer_that_is_not_found_yet_is_waited_for(home, paths, internet) -> None:
+    study = home.add("study")
+    wheels = study.list(*paths)
+    home.master.list(*paths)
+    for path in paths:
+        home.master.put(path)
+    coming, looks = Coming(), iter([(), ()])
+
+    async def obtain() -> None:
+        sources = [home.master.source(home.id)]
+        index = f"{internet.address}/simple"
+        its = fetcher(study, (), index, found=lambda: next(looks, sources))
+        await its.obtain(wheels, coming)
+
+    home.run(obtain)
+
+    assert coming.from_home == sum(wheel.nbytes for wheel in wheels)
+    assert internet.asked == []
 
 
 def test_a_computer_that_sends_other_bytes_is_left_for_the_next_one(home, paths) -> None:

@@ -5,9 +5,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from byte_model import save_byte_tokenizer
 from fake_engine import assign
 from model_folders import CONFIG, GPTQ, gptq_tensors, make_folder
+from seeing_models import make_seeing_model
 
+from potluck.cluster.master.stage_tensors import tensor_info
 from potluck.cluster.worker.assignments import check_assignment
 from potluck.errors import BrokenModelError, ModelError
 from potluck.store.registry import LocalModel, open_model
@@ -49,6 +52,32 @@ def test_an_assignment_of_a_quantised_model_names_the_parts_of_its_matrices(tmp_
         fewer = tuple(info for info in fewer if not info.name.endswith(f"0.self_attn.{which}"))
         with pytest.raises(BrokenModelError, match=which.replace(".", r"\.")):
             check_assignment(msgspec.structs.replace(good, tensors=fewer))
+
+
+def test_a_vision_tower_is_assigned_alone(tmp_path: Path) -> None:
+    seeing = make_seeing_model("mistral 3", tmp_path)
+    save_byte_tokenizer(tmp_path)
+    model = open_model(seeing.reference.tensors[0].path.parent, cache_dir=tmp_path / "cache")
+    names = model.config.tower_tensors()
+    infos = tuple(tensor_info(entry) for entry in model.manifest.stage(names))
+    tower = msgspec.structs.replace(
+        assign(model, 0, 1), layers=(0, 0), embedding=False, head=False, tensors=infos, tower=True
+    )
+    assert len(check_assignment(tower)) == len(infos) == len(names)
+
+    for changes in ({"embedding": True}, {"head": True}, {"layers": (0, 1)}):
+        with pytest.raises(BrokenModelError, match="together with other parts"):
+            check_assignment(msgspec.structs.replace(tower, **changes))
+    with pytest.raises(BrokenModelError, match="the assignment"):
+        check_assignment(msgspec.structs.replace(tower, tensors=infos[1:]))
+
+
+def test_a_model_of_text_has_no_vision_tower(model: LocalModel) -> None:
+    tower = msgspec.structs.replace(
+        assign(model, 0, 1), layers=(0, 0), embedding=False, head=False, tensors=(), tower=True
+    )
+    with pytest.raises(BrokenModelError, match="reads no pictures"):
+        check_assignment(tower)
 
 
 @pytest.mark.parametrize("layers", [(2, 2), (3, 1), (0, 5), (4, 6)])

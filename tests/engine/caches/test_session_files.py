@@ -13,7 +13,6 @@ from potluck.cluster.driver.computed import prefix_digests
 from potluck.engine.caches.cache_pool import CachePool
 from potluck.engine.caches.disk_work import at_once, do_now
 from potluck.engine.caches.session_cache import SessionCache
-from potluck.engine.caches.session_file import parts_of
 from potluck.engine.caches.session_files import RESERVE, SessionFiles
 from potluck.engine.caches.session_keeper import SessionKeeper
 from potluck.ids import SessionId
@@ -111,7 +110,7 @@ def test_a_cache_that_made_room_comes_back_with_the_same_bits(
 
     assert cache is not None
     assert cache.length == expected.length > 900
-    for mine, theirs in zip(parts_of(cache), parts_of(expected), strict=True):
+    for mine, theirs in zip(cache.parts, expected.parts, strict=True):
         assert mine.held == theirs.held
         rows = cache.length - mine.first if theirs.both.shape[1] == 3 else 1
         assert torch.equal(mine.both[:, :, :rows], theirs.both[:, :, :rows])

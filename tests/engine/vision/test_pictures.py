@@ -10,6 +10,8 @@ from seeing_models import SEEING, SESSION, SeeingPipeline, SeeingRanks, make_see
 from tiny_models import difference
 from torch import Tensor
 
+from potluck.engine.loading.weights import load_weights
+from potluck.engine.stage import Stage
 from potluck.engine.vision.encoded import EncodedPictures
 from potluck.engine.vision.tower import Tower
 from potluck.errors import InvalidStepError, NeedReplayError
@@ -99,6 +101,66 @@ def test_a_stage_without_a_tower_reads_no_picture(tmp_path: Path) -> None:
             deviation=picture.deviation,
             epoch=1,
         )
+
+
+def test_a_tower_without_layers_reads_for_a_first_stage_elsewhere(tmp_path: Path) -> None:
+    seeing = make_seeing_model("qwen 3", tmp_path)
+    reference, picture = seeing.reference, seeing.picture
+    weights = load_weights(
+        reference.config,
+        range(0),
+        embedding=False,
+        head=False,
+        tower=True,
+        tensors=reference.tensors,
+        scheme="f32",
+        device=torch.device("cpu"),
+    )
+    tower = Stage(weights, context=64, cache_budget=0, epoch=1)
+    tower.show(picture.name, seeing.pixels, mean=picture.mean, deviation=picture.deviation, epoch=1)
+    rows = tower.rows_of(picture.name)
+    pipeline = SeeingPipeline(seeing, (1, 2))
+    first = pipeline.stages[0]
+    own = first.rows_of(picture.name)
+    assert torch.equal(rows, own)
+    first._forward_pass.pictures._rows.clear()
+
+    total = len(rows)
+    for begin in range(0, total, 5):
+        with pytest.raises(NeedReplayError):  # not all of them are here
+            pipeline.run(seeing.ids, (len(seeing.ids),))
+        some = rows[begin : begin + 5]
+        first.take_rows(picture.name, some, first=begin, total=total, epoch=1)
+    logits = pipeline.run(seeing.ids, (len(seeing.ids),))
+    assert difference(logits, seeing.logits()) < 1e-5
+
+
+def test_rows_that_are_not_of_this_model_or_not_the_next_ones_are_not_taken(tmp_path: Path) -> None:
+    config = make_seeing_model("mistral 3", tmp_path).reference.config
+    assert config.tower is not None
+    pictures = EncodedPictures(cast("Tower", WideRows(config.tower)))
+    numbers, most = config.tower.row, config.tower.rows_of_picture
+
+    for shape, first, total in (
+        ((4, numbers + 1), 0, 4),
+        ((4, numbers), 0, most + 1),
+        ((4, numbers), 1, 4),
+        ((0, numbers), 0, 4),
+    ):
+        with pytest.raises(InvalidStepError):
+            pictures.take("one", torch.zeros(shape), first=first, total=total)
+    pictures.take("one", torch.zeros(2, numbers), first=0, total=4)
+    pictures.take("one", torch.zeros(1, numbers), first=3, total=4)  # one was left out
+    pictures.take("other", torch.zeros(2, numbers), first=2, total=4)  # its first ones never came
+    assert not pictures.has(PictureRows(picture="one", first=0, begin=0, rows=1))
+    for name in ("two", "three", "four"):  # more at once than there is room for
+        pictures.take(name, torch.zeros(2, numbers), first=0, total=4)
+    pictures.take("one", torch.zeros(2, numbers), first=2, total=4)
+    pictures.take("four", torch.zeros(2, numbers), first=2, total=4)
+    assert not pictures.has(PictureRows(picture="one", first=0, begin=0, rows=1))
+    assert pictures.has(PictureRows(picture="four", first=0, begin=0, rows=4))
+    with pytest.raises(InvalidStepError, match="no use for any"):
+        EncodedPictures(None).take("one", torch.zeros(1, numbers), first=0, total=1)
 
 
 def test_a_step_finds_the_rows_of_two_largest_pictures_and_of_small_ones(tmp_path: Path) -> None:

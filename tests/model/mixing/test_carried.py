@@ -7,9 +7,14 @@ import pytest
 from config_layers import attention
 
 from potluck.errors import InvalidConfigError
+from potluck.model.caches import WINDOW_SLACK
 from potluck.model.config import ModelConfig
+from potluck.model.footprint import stage_footprint
 from potluck.model.layers import DenseSpec
+from potluck.model.mixing.carried import cache_owners
+from potluck.model.schemes import Cache
 from potluck.model.tensor_formats import table_bytes, tensor_bytes
+from potluck.plan.shape import shape_of
 
 # Of the size of Gemma 4 E2B
 SMALL: Mapping[str, Any] = {
@@ -42,6 +47,54 @@ def test_the_last_layers_take_keys_of_the_last_one_of_their_kind() -> None:
         assert (one.takes, one.kv_size, one.window) == (giving.gives, giving.kv_size, giving.window)
         assert one.qkv.parts == ("self_attn.q_proj",)
         assert list(one.qk_norms) == ["self_attn.q_norm.weight"]
+
+
+def owners(layers: range, number_bytes: int = 2) -> tuple[int, ...]:
+    config = read()
+    found = cache_owners([config.layers[layer].mixer for layer in layers], number_bytes)
+    return tuple(layers[owner] for owner in found)
+
+
+def test_layers_that_take_keys_share_the_cache_of_the_layer_that_gives_them() -> None:
+    taking = [14 if layer % 5 == 4 else 13 for layer in range(15, 35)]
+
+    assert owners(range(35)) == (*range(15), *taking)
+
+
+def test_behind_a_cut_the_first_layer_that_takes_keys_has_the_cache() -> None:
+    assert owners(range(14, 35))[:7] == (14, 15, 15, 15, 15, 14, 15)
+    assert owners(range(20, 30)) == (20, 20, 20, 20, 24, 20, 20, 20, 20, 24)
+
+
+def test_integers_are_shared_only_by_layers_that_quantise_the_same() -> None:
+    assert owners(range(13, 21), 1) == (13, 14, 15, 15, 15, 15, 19, 15)
+
+
+def test_a_stage_is_planned_with_a_cache_for_each_15_of_35_layers() -> None:
+    config, rows = read(), 512 + WINDOW_SLACK
+    window, full = (2 * 2 * size * count for size, count in ((256, rows), (512, 32768)))
+
+    assert stage_cache(config, range(35), 32768) == 12 * window + 3 * full
+    assert stage_cache(config, range(15, 35), 32768) == window + full
+
+
+@pytest.mark.parametrize("cache", ["full", "int8"])
+@pytest.mark.parametrize("cut", [0, 10, 14, 15, 18, 22])
+def test_no_plan_counts_less_than_a_stage_caches(cut: int, cache: Cache) -> None:
+    config = read()
+    shape = shape_of(config, "int4", context=4096, cache=cache)
+
+    for layers in (range(cut), range(cut, 35)):
+        planned = sum(shape.cache_bytes[shape.layers[layer]] for layer in layers)
+        planned += shape.later_cache_bytes if layers.start else 0
+        assert planned >= stage_cache(config, layers, 4096, cache)
+
+
+def stage_cache(config: ModelConfig, layers: range, context: int, cache: Cache = "full") -> int:
+    found = stage_footprint(
+        config, layers, embedding=False, head=False, scheme="int4", context=context, cache=cache
+    )
+    return found.cache
 
 
 def test_hidden_states_an_embedding_and_keys_of_both_kinds_go_along() -> None:

@@ -281,6 +281,8 @@ class ChatView(QWidget):
         columns = 1 if self._main.width() < self._theme.px(NARROW) else 2
         for number, example in enumerate(self._examples):
             self._grid.addWidget(example, number // columns, number % columns)
+        self._grid.setColumnStretch(0, 1)
+        self._grid.setColumnStretch(1, columns - 1)  # equally wide
 
     # --- files that are dropped anywhere on the page
 

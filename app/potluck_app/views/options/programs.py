@@ -111,7 +111,7 @@ class ProgramsCard(QFrame):
 
 def _line(title: str, text: QLineEdit, copy: CopyButton, row: QWidget) -> None:
     """Fill a row with what a program is given, and a button that copies it."""
-    vbox(label(title, "body2"), hbox((text, 1), copy, spacing=8), parent=row, spacing=4)
+    vbox(hbox((label(title, "body2"), 1), copy, spacing=8), text, parent=row)
 
 
 def _listener(state: ClusterState | None) -> Listener | None:

@@ -364,6 +364,8 @@ class CopyButton(IconButton):
         shown: str = "Copy",
     ) -> None:
         super().__init__(theme, "copy", accessible_name, name, text=shown)
+        if shown:
+            self.setProperty("kind", "inline")  # its words end where the field beside them ends
         self._copied = text
         self.clicked.connect(self._copy)
 

@@ -39,7 +39,7 @@ class Dialog(QDialog):
         parent: the dialog belongs to its window.
         name: its stable id.
         title: of the window.
-        width: pixels at the usual size of text, where the screen has them.
+        width: pixels at the usual size of text, where the screen has them; more where its buttons need more.
     """
 
     def __init__(self, parent: QWidget, name: str, title: str, width: int = 400) -> None:
@@ -63,7 +63,9 @@ class Dialog(QDialog):
     def fit(self) -> None:
         """Take the height that the parts need now; a dialog does not grow by itself."""
         most = screens.room(self.parentWidget() or self)
-        width = min(self._width, most.width())
+        buttons = self._foot.layout()
+        wanted = max(self._width, buttons.sizeHint().width() if buttons is not None else 0)
+        width = min(wanted, most.width())
         height = _height(self._inner.layout(), width) + _height(self._foot.layout(), width)
         shown = min(height, most.height(), _TALLEST)
         self.setFixedSize(width, shown)

@@ -54,7 +54,7 @@ class FileDialog(QFileDialog):
 
     def __init__(self, theme: Theme, parent: QWidget, title: str) -> None:
         super().__init__(parent, said(title))
-        self.resize(_WIDTH, _HEIGHT)
+        self.resize(theme.px(_WIDTH), theme.px(_HEIGHT))
         self._arrange()
         for box in self.findChildren(QComboBox):
             arrow = TintedIcon(theme, "chevron-down", 16)
@@ -75,7 +75,7 @@ class FileDialog(QFileDialog):
         if (layout := self.layout()) is not None:
             layout.setContentsMargins(_SIDE, _SIDE, _SIDE, _SIDE)
         if isinstance(parts := self.findChild(QSplitter, "splitter"), QSplitter):
-            parts.setSizes([_PLACES, _WIDTH - _PLACES])
+            parts.setSizes([_PLACES, self.width() - _PLACES])
         if isinstance(files := self.findChild(QTreeView, "treeView"), QTreeView):
             header, mode = files.header(), QHeaderView.ResizeMode
             header.setStretchLastSection(False)

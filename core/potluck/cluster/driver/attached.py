@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.reader import Reader
+from potluck.cluster.driver.viewer import Viewer
 from potluck.errors import ContextExceededError, PromptError
 
 
@@ -36,6 +37,7 @@ class Attached:
     room: Room | None
     chunk_tokens: Callable[[int], int]
     reader: Reader | None = None  # reads long prompts for it; None: nobody does
+    viewer: Viewer | None = None  # reads pictures for it; None: its first stage does
     speed: Speed = _SPEED
     is_leaving: bool = False  # whether it is chosen for no other answers
 

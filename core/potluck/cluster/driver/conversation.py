@@ -14,9 +14,11 @@ import msgspec
 from potluck.cluster.driver.computed import common_prefix
 from potluck.cluster.driver.conversation_caches import ConversationCaches
 from potluck.cluster.driver.grammar import Grammar
+from potluck.cluster.driver.model_text import Picture
 from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pictures import NO_PICTURES, Pictures
 from potluck.cluster.driver.pipeline import Pipeline
+from potluck.cluster.driver.showing import show
 from potluck.cluster.driver.turns import Turn
 from potluck.ids import SessionId
 from potluck.wire.activation_messages import (
@@ -158,15 +160,11 @@ class Conversation(ConversationCaches):
         """
         assert self.pipeline is not None
         begin, total = self.cached, len(self.tokens)
-        end = min(begin + most, total)
-        if begin < self.computed.end and not self.pipeline.is_exact_in_chunks:
-            end = self.computed.end_of(begin)
-        end = self.pictures.whole(begin, end)
+        end = self._end_of_step(most)
         is_last = end == total
         is_alone = self.repeats_a_token  # it waits for no other chunk of a prompt
         self.last_step += 1
-        for at, picture in self.pictures.unshown(begin, end):
-            self.pipeline.show(self.session, step=self.last_step, position=at, picture=picture)
+        show(self.pipeline, self.session, self.last_step, self.pictures, begin, end)
         step = self.pipeline.start_step(
             self.session,
             step=self.last_step,
@@ -179,6 +177,18 @@ class Conversation(ConversationCaches):
         )
         self._count(end)
         return step
+
+    def _end_of_step(self, most: int) -> int:
+        assert self.pipeline is not None
+        begin = self.cached
+        end = min(begin + most, len(self.tokens))
+        if begin < self.computed.end and not self.pipeline.is_exact_in_chunks:
+            end = self.computed.end_of(begin)
+        return self.pictures.whole(begin, end)
+
+    def to_show(self, most: int) -> Sequence[Picture]:
+        """The pictures that the next step shows to the first stage, of which no rows are here."""
+        return self.pictures.to_show(self.cached, self._end_of_step(most))
 
     def _scoring(self, begin: int, end: int) -> Scoring | None:
         """The prompt's tokens that follow those from `begin` to `end`, if their scores are wanted."""

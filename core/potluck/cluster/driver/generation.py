@@ -308,6 +308,8 @@ class Generator(Pipelines):
                         conversation.cached,
                         self._step_size(conversation, place),
                     )
+                    if place.viewer is not None:
+                        await place.viewer.view(conversation, size)
                     step = conversation.send_step(size)
                     under_way.append((step, conversation.cached - before, before))
                 result = (await under_way[0][0].future).result

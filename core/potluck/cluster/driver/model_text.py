@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from msgspec import Struct
 
@@ -11,6 +11,7 @@ from potluck.cluster.driver.grammar import Grammar
 from potluck.errors import PromptError
 from potluck.model.answers.format import AnswerFormat
 from potluck.model.text.detokenizer import Vocabulary
+from potluck.wire.activation_messages import TensorHeader
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
@@ -42,6 +43,13 @@ class Picture(Struct, frozen=True, kw_only=True):
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
     pixels: bytes
+
+
+class Rows(NamedTuple):
+    """Some rows of a picture that a tower has made: (rows, numbers), F32."""
+
+    tensor: TensorHeader
+    data: bytes
 
 
 class EncodedPrompt(Struct, frozen=True, kw_only=True):

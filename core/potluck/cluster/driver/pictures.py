@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from potluck.cluster.driver.model_text import Picture
+from potluck.cluster.driver.model_text import Picture, Rows
 from potluck.errors import EngineError
 from potluck.model.vision.spec import TowerSpec
 from potluck.wire.activation_messages import PictureRows, StepPictures
@@ -55,6 +55,17 @@ class Pictures:
         """The pictures with rows in a step whose pixels were not sent, with the position of their first row."""
         return iter(())
 
+    def to_show(self, begin: int, end: int) -> Sequence[Picture]:
+        """The pictures that `unshown` is about to give, of which no rows are here."""
+        return ()
+
+    def keep_rows(self, name: str, rows: Sequence[Rows]) -> None:
+        """Keep the rows of a picture that another computer has read until they are sent."""
+
+    def take_rows(self, name: str) -> Sequence[Rows]:
+        """The rows of a picture that are to be sent in place of its pixels; empty: there are none."""
+        return ()
+
     def forget_shown(self) -> None:
         """Have all pixels sent again when they are needed: the stages may not have them, or are others."""
 
@@ -77,6 +88,7 @@ class PromptPictures(Pictures):
     _rows: _Integers  # for each token the number of its row in the picture; -1: it is text
     _places: _Integers  # rope's positions (3, T)
     _shown: set[str] = field(default_factory=set[str])
+    _read: dict[str, Sequence[Rows]] = field(default_factory=dict[str, Sequence[Rows]])
 
     @classmethod
     def of(
@@ -136,11 +148,25 @@ class PromptPictures(Pictures):
         return last - int(self._places[0, last])
 
     def unshown(self, begin: int, end: int) -> Iterator[tuple[int, Picture]]:
+        for each in self._unshown(begin, end):
+            self._shown.add(each.picture.name)
+            yield each.tokens[0], each.picture
+
+    def _unshown(self, begin: int, end: int) -> Iterator[_Placed]:
         for each in self._placed:
-            name, tokens = each.picture.name, each.tokens
-            if tokens[0] < end and tokens[-1] >= begin and name not in self._shown:
-                self._shown.add(name)
-                yield tokens[0], each.picture
+            tokens = each.tokens
+            if tokens[0] < end and tokens[-1] >= begin and each.picture.name not in self._shown:
+                yield each
+
+    def to_show(self, begin: int, end: int) -> Sequence[Picture]:
+        pictures = {each.picture.name: each.picture for each in self._unshown(begin, end)}
+        return [picture for name, picture in pictures.items() if name not in self._read]
+
+    def keep_rows(self, name: str, rows: Sequence[Rows]) -> None:
+        self._read[name] = rows
+
+    def take_rows(self, name: str) -> Sequence[Rows]:
+        return self._read.pop(name, ())
 
     def forget_shown(self) -> None:
         self._shown.clear()

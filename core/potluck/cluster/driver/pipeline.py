@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from potluck.cluster.driver.chain_ends import SILENCE_S, ActivationLink, ChainEnds
-from potluck.cluster.driver.model_text import Picture
 from potluck.cluster.driver.pending import PendingStep, StepResult
 from potluck.errors import (
     PeerLostError,
@@ -25,13 +24,12 @@ from potluck.wire.activation_messages import (
     RestoreSession,
     Sampling,
     Scoring,
-    ShowPicture,
     StepPictures,
-    TensorHeader,
     TrimSession,
 )
 from potluck.wire.cache_messages import ExpectCache, ForgetBefore, SendCache, TakeCache
 from potluck.wire.messages import Message
+from potluck.wire.picture_messages import GiveRows, ShowPicture
 
 _ROWS_AS_CHUNK = 512  # of a picture, which the slowest computer reads in `SILENCE_S`
 
@@ -138,29 +136,14 @@ class Pipeline(ChainEnds):
                 self._send_fed()  # which were before it
                 self._first.send_nowait(message, payload)
 
-    def show(self, session: SessionId, *, step: int, position: int, picture: Picture) -> None:
-        """Send a picture to the first stage, before the step with its first rows.
-
-        Args:
-            session: whose step that is.
-            step: its number. It fails if the picture cannot be read.
-            position: of the picture's first row.
-            picture: to be read.
-        """
-        message = ShowPicture(
-            epoch=self.epoch,
-            session=session,
-            step=step,
-            position=position,
-            picture=picture.name,
-            tensor=TensorHeader(dtype="U8", shape=(picture.height, picture.width, 3)),
-            mean=picture.mean,
-            deviation=picture.deviation,
-        )
-        self._send(message, picture.pixels)
+    def send_picture(
+        self, message: ShowPicture | GiveRows, payload: bytes, *, rows: int = 0
+    ) -> None:
+        """Send what a later step needs of a picture to the first stage, whose tower makes so many rows of it."""
+        self._send(message, payload)
         # The slowest computer reads a large picture for longer than a chunk.
-        longer = picture.rows * picture.columns / _ROWS_AS_CHUNK - 1
-        self._heard = max(self._heard, self._clock() + self._silence_s * max(0.0, longer))
+        longer = self._silence_s * max(0.0, rows / _ROWS_AS_CHUNK - 1)
+        self._heard = max(self._heard, self._clock() + longer)
 
     def start_step(
         self,

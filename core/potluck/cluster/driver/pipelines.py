@@ -14,6 +14,7 @@ from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.places import Places
 from potluck.cluster.driver.reader import Reader
 from potluck.cluster.driver.turns import Turns
+from potluck.cluster.driver.viewer import Viewer
 from potluck.cluster.loss import cannot_go_on
 from potluck.errors import (
     PotluckError,
@@ -105,6 +106,10 @@ class Pipelines:
     def read_with(self, reader: Reader | None, pipeline: Pipeline | None) -> None:
         """Have a reader read long prompts from now on (None: nobody), while this pipeline is attached."""
         self._places.read_with(reader, pipeline)
+
+    def view_with(self, viewer: Viewer | None, pipeline: Pipeline | None) -> None:
+        """Have a viewer read pictures from now on (None: the first stage), while this pipeline is attached."""
+        self._places.view_with(viewer, pipeline)
 
     def close(self, error: PotluckError) -> None:
         """End the answers under way, and those that wait for a pipeline, with this error.

@@ -9,6 +9,7 @@ from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.reader import Reader
 from potluck.cluster.driver.router import Load, route
+from potluck.cluster.driver.viewer import Viewer
 from potluck.errors import PeerLostError, PotluckError
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,13 @@ class Places:
         """Have a reader read long prompts for the one with this pipeline; None: nobody."""
         self._all = [
             replace(place, reader=reader) if place.pipeline is pipeline else place
+            for place in self._all
+        ]
+
+    def view_with(self, viewer: Viewer | None, pipeline: Pipeline | None) -> None:
+        """Have a viewer read pictures for the one with this pipeline; None: its first stage."""
+        self._all = [
+            replace(place, viewer=viewer) if place.pipeline is pipeline else place
             for place in self._all
         ]
 

@@ -9,6 +9,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import TypeAlias, assert_never
 
 from potluck.cluster.computer import Computers
@@ -29,6 +30,7 @@ from potluck.cluster.master.shortages import Shortages
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.state import State
 from potluck.cluster.master.transitions import apply
+from potluck.cluster.master.viewers import Viewers
 from potluck.cluster.master.vocabulary import (
     Action,
     Answer,
@@ -53,6 +55,7 @@ from potluck.cluster.master.vocabulary import (
     Wish,
     Wished,
 )
+from potluck.errors import PotluckError
 from potluck.ids import NodeId
 from potluck.tasks import TaskSet
 from potluck.wire.messages import DeviceId
@@ -116,6 +119,15 @@ class Carrying:
         """The other times that the model is held, beside the deployment in force."""
         return self._loader.replicas
 
+    @property
+    def viewers(self) -> Viewers:
+        """Who reads pictures for the first stage of the deployment in force."""
+        return self._loader.viewers
+
+    @property
+    def _beside(self) -> tuple[Readers, Viewers, Replicas]:
+        return self.readers, self.viewers, self.replicas
+
     def _present(self) -> Present:
         here = (self._computers.local, *self._computers.available())
         leaving, replica = self._computers.leaving(), self.replicas.ready
@@ -171,7 +183,7 @@ class Carrying:
             self._begin(action)
         deployed, local = self._state.deployed, self._computers.local.node_id
         own = deployed.devices_of(local) if deployed is not None else frozenset[DeviceId]()
-        self._use.own = own | self.readers.devices_of(local) | self.replicas.devices_of(local)
+        self._use.own = own.union(*(beside.devices_of(local) for beside in self._beside))
 
     # --- carrying out the actions
 
@@ -186,9 +198,12 @@ class Carrying:
             case Cancel():
                 assert self._work is not None
                 self._work.cancel()
-            case Break(error=error):
+            case Break(error=error, drains=drains):
                 assert self.deployment is not None
-                self.deployment.fail(error)
+                if drains:
+                    self._tasks.spawn(self._withdraw(self.deployment, error), name="withdraw")
+                else:
+                    self.deployment.fail(error)
             case Promote():
                 self._loader.promote()
             case Tell(text=text):
@@ -199,6 +214,12 @@ class Carrying:
                 self._tasks.spawn(self._loader.free(node_id, epoch), name="free")
             case _:
                 assert_never(action)
+
+    async def _withdraw(self, deployment: Deployment, error: PotluckError) -> None:
+        """End a deployment of which a computer gives its layers back, and go on without it, whether somebody asks or not."""
+        await deployment.withdraw(error)
+        with suppress(PotluckError):  # the state has it
+            await self._ask(RecoveryWish(ticket=self._callers.ticket()))
 
     def _start(self, work: Coroutine[None, None, Event]) -> None:
         self._work = asyncio.create_task(work, name="load")

@@ -42,6 +42,8 @@ _PACK_SHARE = 0.3  # of the progress bar, if there is something to pack
 _STREAM_SHARE = 0.8  # of the rest of the bar, if there is something to send; loading comes last
 
 
+WITHDRAW_S = 0.8  # for the steps under way, when a computer gives its layers back after a second
+
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
 
@@ -111,7 +113,7 @@ class Deployment:
     def _task(self, stage: StagePlan, computer: Computer, name: str) -> StageDeployment:
         planned, model = self.planned, self.planned.model
         expected = model.config.stage_tensors(
-            stage.layers, embedding=stage.embedding, head=stage.head
+            stage.layers, embedding=stage.embedding, head=stage.head, tower=stage.tower
         )
         if model.seed is not None:
             expected = {}  # every computer makes its own random weights
@@ -130,6 +132,7 @@ class Deployment:
             device=device_of(stage.device),
             share=RankShare(rank=stage.rank, shares=stage.shares) if stage.is_ranked else None,
             model=line(model.name),
+            tower=stage.tower,
         )
         return StageDeployment(
             stage=stage,
@@ -327,6 +330,14 @@ class Deployment:
         self._driver = driver
         return links[0], links[-1]
 
+    async def reach(self, index: int) -> ActivationLink:
+        """A further connection of the driver to a stage, after the start."""
+        assert self._driver is not None
+        task = self.tasks[index]
+        return await self._named(
+            task, task.computer.connect(self.wiring.ports[index], self._driver.reactor)
+        )
+
     async def _named(self, task: StageDeployment, step: Coroutine[None, None, _T]) -> _T:
         """Await a step of one stage, and put the stage's name into the message of its error."""
         name = task.progress.name
@@ -349,6 +360,12 @@ class Deployment:
             self.pipeline.fail(error)
         elif self._starting is not None:
             self._starting.cancel()
+
+    async def withdraw(self, error: PotluckError) -> None:
+        """End it as `fail` does, after the steps under way: a computer gives its layers back in a moment."""
+        if self.pipeline is not None:
+            await self.pipeline.drain(WITHDRAW_S)
+        self.fail(error)
 
     def take_before(self) -> "Deployment | None":
         """The deployment from whose stages this one may get the caches of conversations; it is forgotten here."""

@@ -27,6 +27,7 @@ from potluck.cluster.master.replicas import Replicas
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.taking_over import TakingOver
+from potluck.cluster.master.viewers import Viewers
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
 from potluck.errors import OutOfMemoryError, PeerLostError, PlanError, PotluckError
 from potluck.ids import NodeId
@@ -59,6 +60,7 @@ class Loader:
         progress: of the load that is under way.
         spares: what workers have on their disks in case another one is lost.
         readers: read long prompts for the deployment in force, if it has some.
+        viewers: read pictures for its first stage, if it has one.
         replicas: hold the model beside the deployment in force, if it has some.
     """
 
@@ -113,10 +115,18 @@ class Loader:
             tell=lambda text: events.publish(Notice(level="warning", text=text)),
             retry_s=deadlines.readers_s,
         )
+        self.viewers = Viewers(
+            "viewers",
+            present=lambda: [c.node_id for c in (computers.local, *computers.available())],
+            deployment=self._deployment_beside,
+            find=planner.with_viewing,
+            tell=lambda text: events.publish(Notice(level="warning", text=text)),
+            retry_s=deadlines.readers_s,
+        )
         self.replicas = Replicas(
             present=lambda: [c.node_id for c in (computers.local, *computers.available())],
             leaving=lambda: [computer.node_id for computer in computers.leaving()],
-            deployment=self._deployment_of_replica,
+            deployment=self._deployment_beside,
             plan=planner.plan_among,
             tell=lambda text: events.publish(Notice(level="warning", text=text)),
             changed=lambda: events.publish(ModelChanged()),
@@ -298,7 +308,7 @@ class Loader:
             answering=answering,
         )
 
-    def _deployment_of_replica(self, planned: Planned, beside: Deployment) -> Deployment:
+    def _deployment_beside(self, planned: Planned, beside: Deployment) -> Deployment:
         changed = partial(self._events.publish, ModelChanged())
         return self._deployment(planned, beside.epoch, changed=changed)
 
@@ -322,6 +332,7 @@ class Loader:
         )
         self._taking_over.begin(deployment, self._generator)
         self.readers.begin(deployment, self._generator)
+        self.viewers.begin(deployment, self._generator)
         self.replicas.begin(deployment, self._generator)
         return Loaded()
 
@@ -365,7 +376,7 @@ class Loader:
 
     async def _retire(self, deployment: Deployment, keep: Container[NodeId]) -> Retired:
         await self._taking_over.drain(deployment)
-        for stop in (self.readers.end, self.replicas.end, deployment.stop):
+        for stop in (self.readers.end, self.viewers.end, self.replicas.end, deployment.stop):
             try:
                 await stop(keep=keep)
             except Exception:  # the others end all the same, and the next action can begin

@@ -197,7 +197,8 @@ class Master(Carrying):
         self._weighing.look()
         if self._is_broken and self.replicas.ready is not None:
             self.happened(self._present())  # no answer has told it: they go on at other replicas
-        self.readers.look(may_choose=self._is_idle)
+        self.readers.look(may_choose=self._is_idle and not self.viewers.is_choosing)
+        self.viewers.look(may_choose=self._is_idle and not self.readers.is_choosing)
         self.replicas.look()
         is_held_once = self.deployment is not None and self.deployment.planned.replicas_wanted == 1
         is_spared = is_held_once and self._is_idle
@@ -252,16 +253,14 @@ class Master(Carrying):
         """A computer, or a stage of it, was lost: its measured links may not be valid any more."""
         self.measurements.lost(event.node_id)
         name = event.name if isinstance(event, ComputerLost) else event.place
-        self.readers.lost(event, computer_lost(name, event.how))
-        self.replicas.lost(event, computer_lost(name, event.how))
+        for beside in self._beside:
+            beside.lost(event, computer_lost(name, event.how))
         self.happened(event)
 
     def step_refused(self, event: StepRefused) -> None:
         """A computer could not do a step. Reports of computers outside of the plan are ignored."""
         deployment, node_id = self.deployment, event.node_id or self._computers.local.node_id
-        if self.readers.step_failed(node_id, event.failure):
-            return
-        if self.replicas.step_failed(node_id, event.failure):
+        if any(beside.step_failed(node_id, event.failure) for beside in self._beside):
             return
         if deployment is not None and deployment.pipeline is not None and deployment.uses(node_id):
             deployment.pipeline.step_failed(event.failure)

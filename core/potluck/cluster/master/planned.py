@@ -13,9 +13,11 @@ from potluck.model.config import ModelConfig
 from potluck.model.schemes import Cache, Scheme
 from potluck.plan.apart import USUAL_PROMPT, Reading, Sizes
 from potluck.plan.cost import Links, ModelShape
+from potluck.plan.depth import token_after_ms
 from potluck.plan.prefill import best_chunk, time_to_first_token_ms
 from potluck.plan.shape import shape_of
 from potluck.plan.stages import Plan
+from potluck.plan.viewing import Viewing
 from potluck.store.registry import LocalModel
 
 ModelInUse: TypeAlias = tuple[ModelId, Scheme, Cache, int]
@@ -37,6 +39,7 @@ class Planned:
     reading: Reading | None = None  # who reads long prompts for the stages of the plan
     may_have_readers: bool = False  # whether one that pays is chosen without being asked for
     readers_weighed: bool = False  # whether all that were here could have been chosen
+    viewing: Viewing | None = None  # who reads pictures for the first stage
     replicas: tuple[Plan, ...] = ()  # the other times that the model is held
     replicas_wanted: int = 1  # how many times it is to be held
     together_tokens_per_s: float | None = (
@@ -45,7 +48,7 @@ class Planned:
 
     def of_replica(self, plan: Plan) -> "Planned":
         """The same, with the plan of another replica."""
-        return replace(self, plan=plan, reading=None, replicas=())
+        return replace(self, plan=plan, reading=None, viewing=None, replicas=())
 
     @property
     def speed(self) -> Speed:
@@ -54,20 +57,39 @@ class Planned:
         prompt_s = self.prompt_ms(tokens) / 1000
         return Speed(token_s=self.plan.token_ms / 1000, prompt_token_s=prompt_s / max(1, tokens))
 
-    def prompt_ms(self, tokens: int) -> float:
-        """The time to the first token after a prompt of so many."""
+    @property
+    def shape(self) -> ModelShape:
+        """The sizes of the model, as it was planned."""
+        return shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
+
+    def prompt_ms(self, tokens: int, *, cached: int = 0) -> float:
+        """The time to the first token after a prompt with so many new tokens."""
         return time_to_first_token_ms(
-            shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache),
+            self.shape,
             self.plan,
             prompt_tokens=tokens,
             chunk_tokens=self.chunk_tokens(tokens),
             measured_tokens=PROFILE_TOKENS,
+            cached=cached,
         )
+
+    def token_ms(self, cached: int) -> float:
+        """The time of a token of one answer after so many others."""
+        return token_after_ms(self.shape, self.plan, cached)
 
     @property
     def of_readers(self) -> "Planned | None":
         """The same, with the plan of those that read prompts."""
-        return None if self.reading is None else replace(self, plan=self.reading.plan, reading=None)
+        if self.reading is None:
+            return None
+        return replace(self, plan=self.reading.plan, reading=None, viewing=None)
+
+    @property
+    def of_viewer(self) -> "Planned | None":
+        """The same, with the plan of the one that reads pictures."""
+        if self.viewing is None:
+            return None
+        return replace(self, plan=self.viewing.plan, reading=None, viewing=None)
 
     @property
     def model_in_use(self) -> ModelInUse:
@@ -100,9 +122,8 @@ class Planned:
 
     def chunk_tokens(self, prompt_tokens: int) -> int:
         """How many tokens each chunk of a prompt of this length has."""
-        shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
         return best_chunk(
-            shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
+            self.shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
         )
 
 
@@ -117,6 +138,6 @@ def sizes_of(
         cache_bytes=lambda tokens: session_bytes(caches, tokens),
         measured_tokens=PROFILE_TOKENS,
         context=context,
-        most_bytes=MOST_MOVED_BYTES if all(spec.moves for spec in caches) else 0,
+        most_bytes=MOST_MOVED_BYTES,
         is_int8=cache == "int8",
     )

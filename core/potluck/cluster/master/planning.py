@@ -28,7 +28,12 @@ from potluck.cluster.master.models import Models
 from potluck.cluster.master.planned import Planned, sizes_of
 from potluck.cluster.master.quantisations import Choice, Need, choose_quantisation
 from potluck.cluster.master.searching import search_in_thread
-from potluck.cluster.master.sharing_out import check_replicas, may_have_readers, share_out
+from potluck.cluster.master.sharing_out import (
+    check_replicas,
+    may_have_readers,
+    share_out,
+    viewing_beside,
+)
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
     InvalidLayersError,
@@ -41,7 +46,7 @@ from potluck.ids import NodeId
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits
 from potluck.model.schemes import Cache, Scheme
-from potluck.plan.apart import Reading, reading_beside
+from potluck.plan.apart import Reading, Sizes, reading_beside
 from potluck.plan.cost import DeviceCost
 from potluck.plan.labels import computer_names
 from potluck.plan.placement import make_plan
@@ -231,6 +236,23 @@ class Planner:
 
     async def reading_beside(self, planned: Planned) -> Reading | None:
         """Who could read long prompts for a plan in force, which stays as it is; None: nobody who pays."""
+        sizes, devices = await self._weighed_beside(planned)
+        viewers = planned.viewing.plan.stages if planned.viewing is not None else ()
+        busy = {stage.node for stage in viewers}
+        devices = [replace(d, memory=0) if d.node in busy else d for d in devices]
+        search = partial(reading_beside, sizes, devices, planned.plan)
+        return await search_in_thread(search, limit_s=self._deadlines.search_s)
+
+    async def with_viewing(self, planned: Planned) -> Planned:
+        """A plan in force with who could read pictures for its first stage, if somebody pays."""
+        sizes, devices = await self._weighed_beside(planned)
+        viewing = viewing_beside(sizes, devices, planned.plan, planned.reading)
+        if viewing is not None:
+            logger.info("a viewer is chosen: %s", viewing.explanation)
+        return replace(planned, viewing=viewing)
+
+    async def _weighed_beside(self, planned: Planned) -> tuple[Sizes, list[DeviceCost]]:
+        """The sizes of a plan in force, and all devices that are here now."""
         scheme, model = planned.scheme, planned.model
         request = PlanRequest(scheme=scheme, cache=planned.cache, context=planned.context)
         workers = list(self._computers.available())
@@ -238,9 +260,7 @@ class Planner:
         devices = await self._devices(scheme, request, model, workers, lambda why: None)
         shape, links = shape_asked(scheme, request, model), self.measurements.links.known()
         sizes = sizes_of(model.config, scheme, planned.cache, shape, links, planned.context)
-        counted = counted_devices(devices, scheme, request, model)
-        search = partial(reading_beside, sizes, counted, planned.plan)
-        return await search_in_thread(search, limit_s=self._deadlines.search_s)
+        return sizes, counted_devices(devices, scheme, request, model)
 
     async def plan_among(self, nodes: frozenset[NodeId], planned: Planned) -> Plan:
         """The plan of a replica on these computers, which hold nothing of this master's model.
@@ -357,6 +377,7 @@ class Planner:
             plan=shared.plan,
             names=computer_names(devices),
             reading=shared.reading,
+            viewing=shared.viewing,
             may_have_readers=may_have_readers(request),
             readers_weighed=may_choose,
             replicas=shared.replicas,

@@ -11,6 +11,7 @@ from potluck.plan.cost import DeviceCost
 from potluck.plan.replicas import plan_replicas, too_few
 from potluck.plan.search import Stop, never
 from potluck.plan.stages import Plan
+from potluck.plan.viewing import Viewing, find_viewing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class SharedOut:
     Attributes:
         plan: of those that answer.
         reading: who reads long prompts for them.
+        viewing: who reads pictures for their first stage.
         replicas: the other times that the model is held.
         together_tokens_per_s: of one answer, if the model were held once by all computers; None: it is.
         warnings: what was asked for and is not given, in sentences.
@@ -27,6 +29,7 @@ class SharedOut:
 
     plan: Plan
     reading: Reading | None = None
+    viewing: Viewing | None = None
     replicas: tuple[Plan, ...] = ()
     together_tokens_per_s: float | None = None
     warnings: tuple[str, ...] = ()
@@ -55,7 +58,8 @@ def share_out(
             answering=answering,
             stop=stop,
         )
-        return SharedOut(plan=plan, reading=reading)
+        viewing = viewing_beside(sizes, devices, plan, reading)
+        return SharedOut(plan=plan, reading=reading, viewing=viewing)
     found = plan_replicas(devices, request.replicas, answering=answering, stop=stop)
     plan, *others = found.plans
     is_less = len(found.plans) < request.replicas
@@ -64,6 +68,20 @@ def share_out(
         replicas=tuple(others),
         together_tokens_per_s=found.together.predicted_tokens_per_s if others else None,
         warnings=(too_few(request.replicas, found),) if is_less else (),
+    )
+
+
+def viewing_beside(
+    sizes: Sizes, devices: Sequence[DeviceCost], plan: Plan, reading: Reading | None
+) -> Viewing | None:
+    """Who reads pictures for the first stage of a plan, beside who reads prompts for it; None: nobody who pays."""
+    return find_viewing(
+        sizes.shape,
+        devices,
+        sizes.links,
+        plan,
+        measured_tokens=sizes.measured_tokens,
+        busy=[stage.node for stage in reading.plan.stages] if reading else (),
     )
 
 

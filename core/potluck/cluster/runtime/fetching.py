@@ -31,9 +31,11 @@ from potluck.store.chunks import ChunkStore
 
 logger = logging.getLogger(__name__)
 
+FOUND_S: Final = 5.0  # for a paired computer to be found, right after a start or the pairing
 POLL_S: Final = 1.0  # between two questions how far another computer is
 TOLD_S: Final = 0.2  # between two reports of a download
 STUCK_S: Final = 180.0  # without a byte more there, until it is given up
+_LOOK_S: Final = 0.1  # between two looks whether one was found
 _PIECE: Final = 4 << 20
 
 
@@ -60,6 +62,7 @@ class WheelFetcher:
         store: takes them.
         client: takes them from other computers.
         sources: the paired computers that can be reached.
+        is_paired: whether there are paired computers, found or not.
         internet: fetches them from there.
         poll_s: seconds between two questions how far another computer is.
     """
@@ -70,11 +73,12 @@ class WheelFetcher:
         client: WheelClient,
         *,
         sources: Callable[[], Sequence[Source]],
+        is_paired: Callable[[], bool],
         internet: Internet,
         poll_s: float = POLL_S,
     ) -> None:
         self._store, self._client, self._sources = store, client, sources
-        self._internet = internet
+        self._is_paired, self._internet = is_paired, internet
         self._poll_s = poll_s
 
     async def obtain(
@@ -128,7 +132,7 @@ class WheelFetcher:
 
     async def _from_home(self, lacking: Sequence[Wheel], coming: Coming) -> list[Wheel]:
         """Take what computers of the home have. Returns what is lacking still."""
-        sources = self._sources()
+        sources = await self._found()
         offers = await asyncio.gather(*(self._offer(one, lacking) for one in sources))
         best = sorted(zip(sources, offers, strict=True), key=lambda pair: -len(pair[1].whole))
         for source, offer in best:
@@ -137,6 +141,14 @@ class WheelFetcher:
                 await self._take(source, wanted, coming)
                 lacking = await self._lacking(lacking, coming)
         return list(lacking)
+
+    async def _found(self) -> Sequence[Source]:
+        """The sources. Who asks right after the pairing would else fetch from the Internet what the home has."""
+        now = asyncio.get_running_loop().time
+        until = now() + FOUND_S
+        while not (sources := self._sources()) and self._is_paired() and now() < until:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(_LOOK_S)
+        return sources
 
     async def _offer(
         self, source: Source, wheels: Sequence[Wheel], *, fetch: bool = False

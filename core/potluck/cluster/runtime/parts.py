@@ -61,6 +61,7 @@ class EngineParts:
             self.store,
             self.client,
             sources=lambda: sources(identity, found(), members()),
+            is_paired=lambda: bool(_paired(identity, members())),
             internet=Internet(self.store, index=index),
         )
         self.keeper = EngineKeeper(
@@ -100,12 +101,7 @@ def sources(
     identity: Identity, found: Sequence[Found], members: Mapping[NodeId, str]
 ) -> list[Source]:
     """The paired computers that are found: members of the own home, and masters of the others."""
-    homes: dict[NodeId, tuple[str, HomeId]] = {}
-    if (own := identity.own_home) is not None:
-        homes |= {node_id: (name, own.home_id) for node_id, name in members.items()}
-    for home in identity.homes.values():
-        if home.role == "worker":
-            homes.setdefault(home.master, (home.name, home.home_id))
+    homes = _paired(identity, members)
     return [
         Source(
             name=peer.name or homes[node_id][0],
@@ -116,3 +112,16 @@ def sources(
         for peer in found
         if (node_id := NodeId(peer.node_id)) in homes and peer.addresses
     ]
+
+
+def _paired(
+    identity: Identity, members: Mapping[NodeId, str]
+) -> Mapping[NodeId, tuple[str, HomeId]]:
+    """A name and the home of each paired computer."""
+    paired: dict[NodeId, tuple[str, HomeId]] = {}
+    if (own := identity.own_home) is not None:
+        paired |= {node_id: (name, own.home_id) for node_id, name in members.items()}
+    for home in identity.homes.values():
+        if home.role == "worker":
+            paired.setdefault(home.master, (home.name, home.home_id))
+    return paired

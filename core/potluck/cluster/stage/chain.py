@@ -13,7 +13,9 @@ from functools import partial
 from potluck.cluster.loss import computer_lost
 from potluck.cluster.stage.joining import Lobby
 from potluck.cluster.stage.loaded import LoadedStage
+from potluck.cluster.stage.pictures import PictureMessage, read, show
 from potluck.cluster.stage.ranks import Ranks
+from potluck.cluster.stage.remains import Remains
 from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler, Waiting
 from potluck.cluster.stage.steps import (
     Answer,
@@ -22,7 +24,6 @@ from potluck.cluster.stage.steps import (
     apply,
     forward,
     restore,
-    show,
     step_tokens,
     take_answer,
     transfer,
@@ -46,7 +47,6 @@ from potluck.wire.activation_messages import (
     OpenSession,
     RestoreSession,
     Result,
-    ShowPicture,
     TrimSession,
 )
 from potluck.wire.cache_messages import (
@@ -61,12 +61,16 @@ from potluck.wire.cache_messages import (
     TakeCache,
 )
 from potluck.wire.messages import Message, StepFailed
+from potluck.wire.picture_messages import GiveRows, NotRead, ReadPicture, ShowPicture
 
 logger = logging.getLogger(__name__)
 
 
 class StageChain:
     """The stage in force between its neighbours. `loaded` is None while there is no stage.
+
+    Attributes:
+        remains: the sessions of the stage that was in force, if these are still of use; None: nothing is left.
 
     Args:
         name: of this computer.
@@ -89,6 +93,7 @@ class StageChain:
         self.lobby = Lobby()
         self.ranks = ranks if ranks is not None else Ranks()
         self._loaded: LoadedStage | None = None
+        self.remains: Remains | None = None
         self._submit = submit
         self._name = name
         self._scheduler = scheduler
@@ -155,6 +160,7 @@ class StageChain:
                 | KeepSession()
                 | RestoreSession()
                 | ShowPicture()
+                | GiveRows()
                 | ExpectCache()
                 | SendCache()
                 | TakeCache()
@@ -166,15 +172,19 @@ class StageChain:
                     return
                 elif isinstance(message, RestoreSession):
                     self._restore(loaded, message)
-                elif isinstance(message, ShowPicture):
+                elif isinstance(message, PictureMessage):
                     self._show(loaded, message, payload)
                 elif isinstance(message, TransferMessage):
                     self._transfer(loaded, message)
                 else:
                     self._step(loaded, message, payload)
+            case ReadPicture():
+                self._read(loaded, link, message, payload)
             case CacheRows() | CacheReceived() | CacheSent() | CacheGivenUp() | FetchCache():
                 if loaded is not None and link.home == loaded.home:
                     loaded.transfers.receive(link, message, payload)
+                elif self.remains is not None and link.home == self.remains.home:
+                    self.remains.receive(link, message)
                 elif isinstance(message, FetchCache):  # who waits for it need not wait long
                     _refuse(link, message)
             case _:
@@ -201,13 +211,40 @@ class StageChain:
         except Exception as error:  # noqa: BLE001 - one step failed, the stage stays
             self._failed(loaded, message, error)
 
-    def _show(self, loaded: LoadedStage, message: ShowPicture, payload: memoryview) -> None:
-        """Have the tower read a picture. It is not sent on: no other stage sees it, but other ranks of this one."""
+    def _show(self, loaded: LoadedStage, message: PictureMessage, payload: memoryview) -> None:
+        """Have the tower read a picture, or take its rows. It is not sent on: no other stage sees it, but other ranks of this one."""
         try:
             self.ranks.pass_on(message, payload)
             show(loaded.stage, message, payload)
         except Exception as error:  # noqa: BLE001 - one picture failed, the stage stays
             self._failed(loaded, message, error)
+
+    def _read(
+        self, loaded: LoadedStage | None, link: PeerLink, message: ReadPicture, payload: memoryview
+    ) -> None:
+        """Have the tower read a picture for a first stage elsewhere. Whoever asked hears of its rows, or why there are none."""
+        try:
+            if loaded is None:
+                raise computer_lost(self._name, "gave its part back")
+            if link.peer_role != "master" or link.home != loaded.home:
+                logger.warning("pictures of %s are not for this stage", link.peer.name)
+                return
+            for answer in read(loaded.stage, message, payload):
+                link.send_nowait(*answer)
+        except Exception as error:  # noqa: BLE001 - one picture failed, the stage stays
+            self._refuse_picture(link, message, error)
+
+    def _refuse_picture(self, link: PeerLink, message: ReadPicture, error: Exception) -> None:
+        if not isinstance(error, PotluckError):
+            logger.error("a picture was not read", exc_info=error)
+            error = EngineError(f"{self._name} failed to read a picture; its engine.log says why.")
+        not_read = NotRead(
+            epoch=message.epoch, picture=message.picture, kind=error.code, message=error.message
+        )
+        with suppress(PeerLostError):  # who asked is gone
+            link.send_nowait(not_read)
+        if self.loaded is not None and is_lost(self.loaded.stage.weights.device):
+            self._device_lost()
 
     def _follow(self, loaded: LoadedStage, members: Sequence[Waiting]) -> None:
         """Do what rank 0 of the group does now. Only the other ranks have to know if it cannot be done."""
@@ -220,7 +257,7 @@ class StageChain:
             for waiting in taken:
                 if isinstance(waiting.message, OpenSession | TrimSession | CloseSession):
                     apply(loaded.stage, waiting.message, waiting.payload)
-                elif isinstance(waiting.message, ShowPicture):
+                elif isinstance(waiting.message, PictureMessage):
                     show(loaded.stage, waiting.message, waiting.payload)
         except PotluckError as error:
             logger.info("a step of the group was given up: %s", error)
@@ -241,6 +278,8 @@ class StageChain:
     def _lost(self, link: PeerLink) -> None:
         if (loaded := self.loaded) is not None:
             loaded.transfers.lost(link)
+        if self.remains is not None:
+            self.remains.lost(link)
 
     def _restore(self, loaded: LoadedStage, message: RestoreSession) -> None:
         """Read what is on the disk. Meanwhile the other messages of this session wait."""
@@ -302,7 +341,8 @@ class StageChain:
 
     def _fail(self, message: Message, error: PotluckError) -> None:
         if not isinstance(
-            message, Forward | RestoreSession | ExpectCache | TakeCache | Result | ShowPicture
+            message,
+            Forward | RestoreSession | ExpectCache | TakeCache | Result | ShowPicture | GiveRows,
         ):
             return
         position = error.data.get("position") if isinstance(error, NeedReplayError) else None

@@ -248,8 +248,8 @@ class StageLoader:
         if weights is None or not weights.has_all(range(*message.layers), **_ends(message)):
             weights = self._load_missing(message, config)
             release(self._device)  # the memory that reading and compiling took
-        embedding = _ends(message)["embedding"]
-        used = weights.nbytes + working_bytes(own, message.context, embedding=embedding)
+        reads = message.embedding or message.tower
+        used = weights.nbytes + working_bytes(own, message.context, embedding=reads)
 
         def to_come() -> int:
             return 0 if left is None else left.nbytes
@@ -331,6 +331,7 @@ def has_small_layers(config: ModelConfig) -> bool:
 class _Ends(TypedDict):
     embedding: bool
     head: bool
+    tower: bool
 
 
 def _share(message: LoadStage) -> Share | None:
@@ -340,4 +341,4 @@ def _share(message: LoadStage) -> Share | None:
 
 
 def _ends(message: LoadStage) -> _Ends:
-    return {"embedding": message.embedding, "head": message.head}
+    return {"embedding": message.embedding, "head": message.head, "tower": message.tower}

@@ -28,14 +28,14 @@ from potluck.wire.activation_messages import (
     CloseSession,
     Forward,
     OpenSession,
-    ShowPicture,
     TrimSession,
 )
 from potluck.wire.cache_messages import ExpectCache
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
+from potluck.wire.picture_messages import GiveRows, ReadPicture, ShowPicture
 
-Kind = Literal["control", "room", "token", "chunk", "picture"]
+Kind = Literal["control", "room", "token", "chunk", "picture", "rows"]
 
 _MESSAGE_BYTES = 1024  # what a message without payload counts as
 _SQUARE = 3 * 28 * 28  # bytes of a picture's pixels that are about a token's worth
@@ -72,7 +72,7 @@ class Group(NamedTuple):
     """What is handled at once: a control message, a chunk, or single tokens of several sessions.
 
     "room" is a control message that takes memory for a whole prompt, or copies a session: a slow computer needs
-    long for it.
+    long for it. "rows" are those of a picture that another tower has read.
     """
 
     kind: Kind
@@ -83,7 +83,7 @@ class Group(NamedTuple):
     @property
     def tokens(self) -> int:
         """How many tokens are computed, or squares of pixels of a picture, but at least 1."""
-        if isinstance(message := self.members[0].message, ShowPicture):
+        if isinstance(message := self.members[0].message, ShowPicture | ReadPicture):
             return max(1, math.prod(message.tensor.shape) // _SQUARE)
         if self.kind == "chunk" and isinstance(message := self.members[0].message, Forward):
             return max(1, math.prod(message.tensor.shape[:1]))  # a wrong step may have no axis
@@ -177,7 +177,7 @@ class Scheduler:
         kept = deque(
             waiting
             for waiting in queue
-            if not isinstance(waiting.message, Forward | ShowPicture)
+            if not isinstance(waiting.message, Forward | ShowPicture | GiveRows)
             or waiting.message.position < position
         )
         if len(kept) == len(queue):
@@ -206,8 +206,10 @@ class Scheduler:
 
     def _kind(self, session: str, message: Message) -> Kind:
         """The kind of a message. It also depends on the messages before it in its session."""
-        if isinstance(message, ShowPicture):
+        if isinstance(message, ShowPicture | ReadPicture):
             return "picture"
+        if isinstance(message, GiveRows):
+            return "rows"
         is_rest = session in self._open_prompts
         self._open_prompts.pop(session, None)
         is_copy = isinstance(message, OpenSession) and message.source is not None  # of gigabytes
@@ -238,8 +240,8 @@ class Scheduler:
             return None
         self._chunk_waited = 0
         chunk = self._take(self._ready_chunks)
-        if isinstance(chunk.message, ShowPicture):
-            return Group("picture", (chunk,))
+        if chunk.kind != "chunk":
+            return Group(chunk.kind, (chunk,))
         is_last = _is_last_chunk(chunk) and not self._ready_chunks
         return Group("chunk", (chunk,), ends_prompts=is_last)
 
@@ -271,7 +273,7 @@ class Scheduler:
         return taken
 
     def _ready_of(self, first: Waiting) -> deque[str]:
-        return self._ready_chunks if first.kind in ("chunk", "picture") else self._ready_now
+        return self._ready_chunks if first.kind in ("chunk", "picture", "rows") else self._ready_now
 
     def _make_ready(self, session: str, first: Waiting) -> None:
         if session not in self._held:

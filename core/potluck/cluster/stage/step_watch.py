@@ -25,7 +25,7 @@ class StepWatch:
     def begin(self, kind: str, tokens: int) -> None:
         """A step of so many tokens begins.
 
-        Of the kinds, "control" is a message that computes nothing, and "room" one that takes memory: how long that
+        Of the kinds, "control" is a message that computes nothing, as "rows" of a picture, and "room" one that takes memory: how long that
         takes depends on how much is free, and not on how long it took before.
         """
         self.steps += 1
@@ -62,7 +62,7 @@ class StepWatch:
         return self._clock() - began > self._allowed_s(kind, tokens)
 
     def _allowed_s(self, kind: str, tokens: int) -> float:
-        if kind == "control":
+        if kind in ("control", "rows"):
             return LEAST_S
         if kind == "room":
             return ROOM_S

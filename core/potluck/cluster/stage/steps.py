@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from potluck.cluster.stage.transfers import Transfers
-from potluck.engine.payload import Activations, from_payload, pixels_of, to_payload
+from potluck.engine.payload import Activations, from_payload, to_payload
 from potluck.engine.sampling.sampler import Choice
 from potluck.engine.session import Output, StepTokens
 from potluck.engine.stage import Stage
@@ -21,7 +21,6 @@ from potluck.wire.activation_messages import (
     PictureRows,
     RestoreSession,
     Result,
-    ShowPicture,
     StepPictures,
     TensorHeader,
     TokenLogprob,
@@ -59,17 +58,6 @@ def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> Answer:
                 raise answer
             return answer
     return message, payload
-
-
-def show(stage: Stage, message: ShowPicture, payload: memoryview) -> None:
-    """Have the stage's tower read a picture, whose rows come in a later step."""
-    stage.show(
-        message.picture,
-        pixels_of(message.tensor, payload),
-        mean=message.mean,
-        deviation=message.deviation,
-        epoch=message.epoch,
-    )
 
 
 def restore(stage: Stage, message: RestoreSession, done: Callable[[Answer], object]) -> None:

@@ -79,7 +79,7 @@ class UpdateKeeper:
         self._tasks = TaskSet()
         phase: Phase = "manual" if self._way == "manual" else "quiet"
         self.state = Update(phase=phase, message=why or SAYS["quiet"], allowed=here.is_allowed())
-        self._recall()
+        self.state = self._resting()
 
     # --- what is known
 
@@ -87,13 +87,6 @@ class UpdateKeeper:
     def is_busy(self) -> bool:
         """Whether a newer version is being installed."""
         return self._working is not None and not self._working.done()
-
-    def _recall(self) -> None:
-        """Say what was known before the node ended."""
-        failed = self._failed
-        self.state = self._resting()
-        if failed is not None and failed.version == self.known.wanted:
-            self.known.want("")
 
     @property
     def _failed(self) -> Failed | None:
@@ -294,8 +287,6 @@ class UpdateKeeper:
         self._say("trying", nbytes=file.nbytes, done=file.nbytes)
         assert self._versions is not None
         await unpack(self._versions, path, release.version, self._here.try_version)
-        if is_wanted:
-            self.known.want(release.version)
         self._say("waiting", nbytes=file.nbytes, done=file.nbytes)
         await self._switch(self._versions, partial(self._versions.switch, release.version))
 
@@ -332,7 +323,6 @@ class UpdateKeeper:
         if self._versions is None or self._versions.before is None:
             raise UsageError(nothing_before(self._failed))
         self._say("waiting")
-        self.known.want("")
         go_back = partial(self._versions.go_back, "Its owner went back.", by_owner=True)
         await self._switch(self._versions, go_back)
 

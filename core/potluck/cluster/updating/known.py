@@ -19,7 +19,7 @@ from potluck.update.versions import is_newer
 
 class _Seen(msgspec.Struct, frozen=True):
     looked_at: float = 0.0  # Unix time
-    wanted: str = ""  # the version that this computer's owner has asked for, once its package is here and good
+    wanted: str = ""  # the version that this computer's owner installs by hand, once its package is here and good
     issued: int = 0  # of the newest list that was ever seen here, Unix time; 0: there was none
     expires: int = 0  # of that list
 
@@ -136,8 +136,8 @@ class KnownRelease:
     def to_tell(self) -> bytes:
         """The envelope that the home is told of; empty: there is nothing to tell.
 
-        That is a version that this computer runs, or that its owner has asked for and that is here, so that the
-        others can take it from here. A list that has ended would be refused.
+        That is a version that this computer runs, or that its owner has asked for and installs by hand, so that the
+        others can take their packages from here. A list that has ended would be refused.
         """
         is_told = bool(self.version) and self.version in (__version__, self._seen.wanted)
         is_told = is_told and not self._has_ended

@@ -21,7 +21,9 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
     """
     config = ModelConfig.from_dict(message.config)
     start, stop = message.layers
-    if not 0 <= start < stop <= config.num_layers:
+    if message.tower:
+        _check_tower(message, config)
+    elif not 0 <= start < stop <= config.num_layers:
         raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
     if (share := message.share) is not None and share.rank >= len(share.shares):
         raise BrokenModelError(f"The group has {len(share.shares)} ranks, and none {share.rank}.")
@@ -49,10 +51,22 @@ def _checked(
     message: Assign | Keep, config: ModelConfig, layers: Iterable[int], *, is_sent: bool = True
 ) -> dict[Digest, TensorInfo]:
     wanted = config.stage_tensors(
-        layers, embedding=message.embedding and is_sent, head=message.head and is_sent
+        layers,
+        embedding=message.embedding and is_sent,
+        head=message.head and is_sent,
+        tower=isinstance(message, Assign) and message.tower and is_sent,
     )
     given = {info.name: info for info in message.tensors}
     stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
     if sum(map(len, stored.values())) != len(message.tensors):
         raise BrokenModelError("The tensors of the assignment are not those of its layers.")
     return {Digest(info.digest): info for info in message.tensors}
+
+
+def _check_tower(message: Assign, config: ModelConfig) -> None:
+    """Check that an assignment of a vision tower has nothing else."""
+    if config.tower is None:
+        raise BrokenModelError("The model reads no pictures, and a vision tower was assigned.")
+    has_more = message.embedding or message.head or message.share is not None
+    if has_more or message.layers != (0, 0):
+        raise BrokenModelError("A vision tower was assigned together with other parts.")

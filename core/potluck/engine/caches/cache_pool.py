@@ -38,6 +38,7 @@ class CachePool:
         budget: int,
         budget_now: Callable[[int], int] | None = None,
         shares: bool = False,
+        owners: Sequence[int] | None = None,
     ) -> None:
         """Make an empty pool.
 
@@ -51,12 +52,15 @@ class CachePool:
                 It is asked whenever a session grows. None: the budget does not change.
             shares: whether rows that sessions have in common are in memory once. Who computes with the
                 caches must then read `LayerCache.shared`.
+            owners: which layer has the cache of each; None: each has its own. See `SessionCache`.
 
         Attributes:
             closed: caches of closed sessions that are not given back yet, the oldest first. If their memory is
                 needed, they are the first to go.
         """
         self._specs, self._dtype, self._device = tuple(specs), dtype, device
+        self._owners = tuple(range(len(specs)) if owners is None else owners)
+        self._own = tuple(self._specs[owner] for owner in sorted(set(self._owners)))
         self._context, self._budget, self._budget_now = context, budget, budget_now
         self._shares = shares
         self._caches: OrderedDict[SessionId, SessionCache] = OrderedDict()
@@ -85,7 +89,9 @@ class CachePool:
     def open(self, session: SessionId) -> SessionCache:
         """Make an empty cache. One of the same name is forgotten."""
         self.close(session)
-        cache = self._caches[session] = SessionCache(self._specs, self._dtype, self._device)
+        cache = self._caches[session] = SessionCache(
+            self._specs, self._dtype, self._device, self._owners
+        )
         return cache
 
     def close(self, session: SessionId, *, keeps: bool = False) -> None:
@@ -201,7 +207,7 @@ class CachePool:
 
     def _bytes_of(self, tokens: int) -> int:
         """Bytes of a session with room for so many tokens."""
-        return session_bytes(self._specs, tokens)
+        return session_bytes(self._own, tokens)
 
     def _tokens_in(self, nbytes: int) -> int:
         """Tokens of the longest session that so many bytes hold, at most the context."""

@@ -5,11 +5,22 @@ from dataclasses import dataclass
 
 import torch
 
+from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.new_cache import new_cache
 from potluck.model.caches import CacheSpec
 from potluck.wire.activation_messages import PREFIX_BYTES, PREFIX_TOKENS
 
-_CONTENTS = ("layers", "_kinds", "length", "capacity", "shared", "stretch", "prefix", "kept")
+_CONTENTS = (
+    "layers",
+    "_own",
+    "_kinds",
+    "length",
+    "capacity",
+    "shared",
+    "stretch",
+    "prefix",
+    "kept",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +35,7 @@ class SharedRows:
 
 
 class SessionCache:
-    """One session's layers. `length` tokens are cached: that is the session's position here.
+    """One session's layers, some of which may have the same cache. `length` tokens are cached: that is the session's position here.
 
     `stretch` says which rotary frequencies the session has (`Stretches` of `model/mixing/rope.py`); an empty one may get others.
     `place` becomes another object whenever rows move. No other cache has the same one. `shared` are the rows
@@ -35,6 +46,7 @@ class SessionCache:
 
     __slots__ = (
         "_kinds",
+        "_own",
         "capacity",
         "changes",
         "kept",
@@ -47,10 +59,20 @@ class SessionCache:
     )
 
     def __init__(
-        self, specs: Sequence[CacheSpec], dtype: torch.dtype, device: torch.device
+        self,
+        specs: Sequence[CacheSpec],
+        dtype: torch.dtype,
+        device: torch.device,
+        owners: Sequence[int] | None = None,
     ) -> None:
-        """Make an empty cache with one layer for each specification; see `new_cache`."""
-        self.layers = [new_cache(spec, dtype, device) for spec in specs]
+        """Make an empty cache with one layer for each specification; see `new_cache`.
+
+        `owners` says which layer has the cache of each, as `cache_owners` does; None: each has its own.
+        """
+        owners = range(len(specs)) if owners is None else owners
+        made = {owner: new_cache(specs[owner], dtype, device) for owner in sorted(set(owners))}
+        self.layers = [made[owner] for owner in owners]
+        self._own = tuple(made.values())  # each once
         self.length = self.capacity = 0  # tokens
         self.stretch = 0
         self.place = object()
@@ -59,19 +81,24 @@ class SessionCache:
         self.changes = 0
         # Layers of one kind hold the same positions.
         self._kinds = [
-            (kind, [layer for spec, layer in zip(specs, self.layers, strict=True) if spec == kind])
-            for kind in dict.fromkeys(specs)
+            (kind, [layer for owner, layer in made.items() if specs[owner] == kind])
+            for kind in dict.fromkeys(specs[owner] for owner in made)
         ]
+
+    @property
+    def parts(self) -> list[LayerCache]:
+        """The memories of all layers, each once, in their order."""
+        return [part for layer in self._own for part in layer.parts]
 
     @property
     def own_bytes(self) -> int:
         """Bytes of all layers, including those that grew before another one failed to."""
-        return sum(layer.nbytes for layer in self.layers)
+        return sum(layer.nbytes for layer in self._own)
 
     @property
     def nbytes(self) -> int:
         """The same, with the shared rows that it uses."""
-        shared = (layer.shared for layer in self.layers)
+        shared = (layer.shared for layer in self._own)
         return self.own_bytes + sum(one.nbytes for one in shared if one is not None)
 
     def resize(self, capacity: int) -> None:
@@ -116,11 +143,11 @@ class SessionCache:
             return
         self.changes += 1
         position = self.restart(position)
-        shared = max((layer.first for layer in self.layers if layer.shared is not None), default=0)
+        shared = max((layer.first for layer in self._own if layer.shared is not None), default=0)
         self.capacity -= max(
             0, shared - position
         )  # the shared rows after it are not there any more
-        for layer in self.layers:
+        for layer in self._own:
             layer.trim(position)
         self.length = position
         self.name(self.prefix)
@@ -148,7 +175,7 @@ class SessionCache:
         This one must be empty, with room for them; see also `take_shared`. The position must be one that
         `other.restart` returned.
         """
-        for mine, theirs in zip(self.layers, other.layers, strict=True):
+        for mine, theirs in zip(self._own, other._own, strict=True):
             mine.copy(theirs, position)
         self.length, self.prefix, self.kept = other.length, other.prefix, other.kept
         self.stretch = other.stretch
@@ -175,7 +202,7 @@ class SessionCache:
         self.shared = other.shared
         self.shared.users += 1
         specs = {layer: spec for spec, layers in other._kinds for layer in layers}
-        for mine, theirs in zip(self.layers, other.layers, strict=True):
+        for mine, theirs in zip(self._own, other._own, strict=True):
             if theirs.shared is not None:
                 mine.take_shared(theirs.shared[:, :, : specs[theirs].shared(position)])
 
@@ -192,7 +219,7 @@ class SessionCache:
         """Give all memory back."""
         self.place, self.shared = object(), None
         self.changes += 1
-        for layer in self.layers:
+        for layer in self._own:
             layer.clear()
         self.length = self.capacity = 0
         self.prefix = self.kept = b""

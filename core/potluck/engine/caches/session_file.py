@@ -84,13 +84,13 @@ def header_of(cache: SessionCache, stage: str) -> Header:
     """The header of a file for this cache. The digest is still missing."""
     layers: dict[str, Rows] = {}
     offset = 0
-    for index, layer in enumerate(parts_of(cache)):
+    for index, layer in enumerate(cache.parts):
         rows = _rows(layer, cache.length)
         nbytes = sum(part.nbytes for part in rows)
         shape = _shape(layer, sum(part.shape[2] for part in rows))
         layers[str(index)] = Rows(dtype="U8", shape=shape, data_offsets=(offset, offset + nbytes))
         offset += nbytes
-    held = [(0,) if layer.shared is not None else layer.held for layer in parts_of(cache)]
+    held = [(0,) if layer.shared is not None else layer.held for layer in cache.parts]
     metadata = Metadata(
         stage=stage,
         tokens=str(cache.length),
@@ -101,15 +101,10 @@ def header_of(cache: SessionCache, stage: str) -> Header:
     return Header(metadata=metadata, layers=layers)
 
 
-def parts_of(cache: SessionCache) -> list[LayerCache]:
-    """The memories of all layers, in their order."""
-    return [part for layer in cache.layers for part in layer.parts]
-
-
 def pieces_of(cache: SessionCache) -> Iterator[list[bytes]]:
     """Copies of the rows in their order, about `PIECE` bytes at a time. The cache may not change meanwhile."""
     piece: list[bytes] = []
-    for layer in parts_of(cache):
+    for layer in cache.parts:
         for span in _spans(_rows(layer, cache.length)):
             piece.append(bytes(span))
             if sum(map(len, piece)) >= PIECE:
@@ -125,10 +120,10 @@ def spans_for(cache: SessionCache, header: Header) -> list[tuple[Held, list[memo
         ValueError: the file is of other layers.
     """
     held = msgspec.json.decode(header.metadata.held, type=list[Held])
-    if not len(held) == len(header.layers) == len(parts_of(cache)):
+    if not len(held) == len(header.layers) == len(cache.parts):
         raise ValueError("it is of another stage")
     targets: list[tuple[Held, list[memoryview]]] = []
-    for index, (layer, positions) in enumerate(zip(parts_of(cache), held, strict=True)):
+    for index, (layer, positions) in enumerate(zip(cache.parts, held, strict=True)):
         rows = layer.rows if isinstance(layer, StateCache) else _tokens(header) - positions[0]
         if len(positions) != len(layer.held) or not 0 <= rows <= layer.rows:
             raise ValueError("it holds other tokens than it says")

@@ -19,7 +19,6 @@ from potluck.engine.caches.session_file import (
     Header,
     NewFile,
     header_of,
-    parts_of,
     pieces_of,
     read_header,
     read_rows,
@@ -187,7 +186,7 @@ class SessionFiles:
         spans = [span for _, layer in targets for span in layer]
         if not (yield partial(_read, found, spans)) or cache.changes != changes:
             return False
-        for layer, (held, _) in zip(parts_of(cache), targets, strict=True):
+        for layer, (held, _) in zip(cache.parts, targets, strict=True):
             layer.held = held
         cache.length = found.tokens
         cache.name(found.prefix)

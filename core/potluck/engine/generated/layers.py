@@ -14,6 +14,7 @@ from potluck.engine.generated.mamba import mamba_heads
 from potluck.engine.kernels.attending.index_kernel import IndexHeads
 from potluck.engine.kernels.attending.latent_kernel import LatentHeads
 from potluck.engine.kernels.decoding.latent_weights import IndexWeights, LatentWeights
+from potluck.engine.kernels.decoding.layer_inputs import InputWeights
 from potluck.engine.kernels.decoding.layer_shape import LayerShape
 from potluck.engine.kernels.decoding.layer_weights import (
     BesideExperts,
@@ -33,6 +34,7 @@ from potluck.engine.kernels.products.tensors import (
 from potluck.engine.layers.attention import Attention
 from potluck.engine.layers.beside import Beside
 from potluck.engine.layers.blocks import DecoderLayer
+from potluck.engine.layers.carried import CarriedLayer, LayerInputs
 from potluck.engine.layers.channel_delta import ChannelDeltaNet
 from potluck.engine.layers.delta_net import DeltaNet
 from potluck.engine.layers.indexer import Indexer
@@ -44,6 +46,7 @@ from potluck.engine.layers.parallel import ParallelMoE
 from potluck.engine.layers.short_convolution import ShortConvolution
 from potluck.model.families.facts import Activation
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
+from potluck.model.mixing.carried import Carried
 from potluck.model.mixing.mixers import AttentionSpec
 
 GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
@@ -62,6 +65,8 @@ class MixerWeights(TypedDict):
     chunk: NotRequired[int | None]
     sinks: NotRequired[Tensor | None]
     rope: NotRequired[int | None]
+    gives_at: NotRequired[int]
+    takes_at: NotRequired[int]
     latent: NotRequired[LatentWeights]
     delta_net: NotRequired[DeltaTensors]
     gates: NotRequired[Weight]
@@ -85,6 +90,9 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
             mixer, heads = MixerWeights(rope=None), None
         case Attention() as attention:
             mixer, heads = _attention(attention), kernel_heads(attention.spec, cache)
+            if mixer is not None and spec.carried is not None:
+                mixer |= _carried(attention.spec, spec.carried)
+                heads = replace(heads, takes=attention.spec.takes is not None)
         case LatentAttention() as latent:
             whole = latent_heads(latent.spec, cache)
             mixer, heads = _latent(latent, whole, cache), whole.attention
@@ -115,6 +123,7 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         shared_activation=_shared_activation(spec.feed_forward),
         norm_kind=spec.norm_kind,
         is_side_by_side=spec.is_side_by_side,
+        carried=spec.width - spec.hidden_size,
         sums_mixer=spec.sums_mixer,
         sums_feed_forward=spec.sums_feed_forward,
     )
@@ -131,7 +140,6 @@ def is_generable(spec: LayerSpec) -> bool:
     if (
         (spec.mixer is not None and not has_kernels(spec.mixer))
         or spec.streams is not None
-        or spec.carried is not None
         or index is not None
     ):
         return False
@@ -171,6 +179,30 @@ def _attention(attention: Attention) -> MixerWeights | None:
         "sinks": attention.sinks,
         "rope": attention.spec.rope,
     }
+
+
+def _carried(spec: AttentionSpec, carried: Carried) -> MixerWeights:
+    """Where keys and values go along that it gives, or takes."""
+    gives, takes = (
+        0 if kind is None else carried.place(kind).start for kind in (spec.gives, spec.takes)
+    )
+    return {"gives_at": gives, "takes_at": takes}
+
+
+def _inputs(inputs: LayerInputs) -> InputWeights | None:
+    """None: a matrix is in several pieces."""
+    context, gate, output = (_weight(one) for one in inputs.matrices)
+    if context is None or gate is None or output is None:
+        return None
+    return InputWeights(
+        context=context,
+        gate=gate,
+        output=output,
+        context_norm=inputs.shared.norm.weight,
+        norm=inputs.norm.weight,
+        first=inputs.spec.layer * inputs.spec.size,
+        activation=inputs.spec.activation,
+    )
 
 
 def _beside(attention: Attention, mamba: Mamba) -> MixerWeights | None:
@@ -276,6 +308,10 @@ def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | N
             dense = _expert(mlp)
     if mlp is not None and dense is None and moe is None:
         return None
+    of_layer = block.inputs if isinstance(block, CarriedLayer) else None
+    inputs = None if of_layer is None else _inputs(of_layer)
+    if of_layer is not None and inputs is None:
+        return None
     gate_up, down = (None, None) if dense is None else dense[:2]
     return LayerWeights(
         norms=block.norms.map(lambda norm: norm.weight),
@@ -285,6 +321,7 @@ def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | N
         down_bias=None if dense is None else dense.down_bias,
         learned=None if mlp is None or isinstance(mlp, MoE | ParallelMoE) else mlp.learned,
         moe=moe,
+        inputs=inputs,
         scale=block.scale,
         **mixer,
     )

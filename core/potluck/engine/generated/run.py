@@ -14,6 +14,7 @@ from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.decoding.decode import ChosenMemory, Decoder
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.blocks import DecoderLayer, LayerRun, Run
+from potluck.engine.layers.carried import CarriedLayer, InputTable
 from potluck.engine.layers.choosing import Choice
 from potluck.engine.rank_sums.ranks import Exchange, GeneratedSum, NativeSum, SumCallback
 
@@ -27,8 +28,18 @@ class GeneratedRun(Run):
         layers: Sequence[GeneratedLayer],
         kernels: GeneratedKernels,
         chosen: ChosenMemory | None = None,
+        table: InputTable | None = None,
     ) -> None:
-        """Make it; `chosen` is where all runs of the stage have what was chosen for the token."""
+        """Make it.
+
+        Args:
+            first: the number of the first layer in the stage.
+            layers: all of them.
+            kernels: those that functions are generated with.
+            chosen: where all runs of the stage have what was chosen for the token.
+            table: that of layers' embeddings, if they have some.
+        """
+        self.table = table
         self.layers, self.kernels = slice(first, first + len(layers)), kernels
         shape, weights = layers[0][0], [weights for _, weights in layers]
         self._decoder = Decoder(kernels, weights, shape, chosen)
@@ -44,15 +55,17 @@ class GeneratedRun(Run):
         position: int,
         angles: Sequence[tuple[int, int, int]],
         exchange: Exchange | None = None,
+        inputs: int = 0,
     ) -> None:
         """Run one token through the layers without any torch operator.
 
         Args:
-            hidden: the address of D hidden states in f32, which are updated in place.
+            hidden: the address of the hidden states, and what goes along, in f32; they are updated in place.
             cache: of all layers of the stage.
             position: of the token.
             angles: for each rope of the model, the addresses of the position's angles, f32.
             exchange: sums what ranks have computed.
+            inputs: the address of the token's row of `table`.
 
         Raises:
             RankLostError: another rank did not take part in a sum.
@@ -66,7 +79,7 @@ class GeneratedRun(Run):
             self._placed = cache.place
         if position == 0:
             _begin(cache.layers[self.layers])
-        self._decoder.step(hidden, position, angles)
+        self._decoder.step(hidden, position, angles, inputs)
         if self._sums is not None:
             self._sums.check()
 
@@ -95,7 +108,8 @@ class GeneratedRun(Run):
         if self._chosen is not None and step.choice is not None:
             self._chosen.places[:-1].copy_(step.choice.places[0])
         self._join(step.exchange)
-        self._decoder(hidden, memory, step.position, angles, firsts, shared, states)
+        row = None if self.table is None else self.table.rows((step,))
+        self._decoder(hidden, memory, step.position, angles, firsts, shared, states, row)
         if self._sums is not None:
             self._sums.check()
         if self._chosen is not None and self._sees is not None and step.position >= self._sees:
@@ -117,6 +131,12 @@ def _state(cache: LayerCache) -> Tensor | None:
     return cache.state.both if isinstance(cache, RowsAndState) else None
 
 
+def input_table(blocks: Sequence[DecoderLayer]) -> InputTable | None:
+    """The table of layers' embeddings; None: they have none."""
+    inputs = (block.inputs for block in blocks if isinstance(block, CarriedLayer))
+    return next((one.shared for one in inputs if one is not None), None)
+
+
 def cut_into_runs(
     blocks: Sequence[DecoderLayer], kernels: GeneratedKernels, cache: torch.dtype
 ) -> tuple[Run, ...]:
@@ -131,12 +151,12 @@ def cut_into_runs(
     runs: list[Run] = []
     latents = [layer[0].latent for layer in layers if layer is not None]
     chosen = ChosenMemory.of([latent for latent in latents if latent is not None])
-    first = 0
+    table, first = input_table(blocks), 0
     for _, group in groupby(layers, lambda layer: layer and layer[0]):
         some = list(group)
         generated = [layer for layer in some if layer is not None]
         if generated:
-            runs.append(GeneratedRun(first, generated, kernels, chosen))
+            runs.append(GeneratedRun(first, generated, kernels, chosen, table))
         else:
             runs.append(LayerRun(first, blocks[first : first + len(some)]))
         first += len(some)

@@ -30,6 +30,10 @@ class InputTable:
         self._ids: list[Tensor | None] = []
         self._rows = torch.empty(0, 0)
 
+    def row(self, token: int) -> Tensor:
+        """The row of one token, (n · layers,), f32."""
+        return self.table.read_one(token)
+
     def rows(self, steps: Sequence[Step]) -> Tensor:
         """The rows of the tokens of these steps, (T, n · layers), f32."""
         ids = [step.ids for step in steps]
@@ -43,7 +47,7 @@ class InputTable:
 class LayerInputs:
     """The embeddings of one layer."""
 
-    __slots__ = ("_apply", "_is_first", "_norm", "_shared", "context", "gate", "output", "spec")
+    __slots__ = ("_apply", "_is_first", "context", "gate", "norm", "output", "shared", "spec")
 
     def __init__(
         self,
@@ -69,18 +73,18 @@ class LayerInputs:
             apply: computes `gates.gate`.
             is_first: whether what all have in common is counted here.
         """
-        self.spec, self._shared, self._norm, self._apply = spec, shared, norm, apply
+        self.spec, self.shared, self.norm, self._apply = spec, shared, norm, apply
         self.context, self.gate, self.output, self._is_first = context, gate, output, is_first
 
     def __call__(self, hidden: Tensor, embedding: Tensor, steps: Sequence[Step]) -> Tensor:
         """Hidden states (T, D) and the tokens' first embeddings (T, D) → what is added, (T, D)."""
         spec = self.spec
         own = slice(spec.layer * spec.size, (spec.layer + 1) * spec.size)
-        rows = self._shared.rows(steps)[:, own].to(hidden.device)
+        rows = self.shared.rows(steps)[:, own].to(hidden.device)
         context = self.context(embedding).float() * power(spec.hidden_size, -0.5)
-        given = self._shared.norm(context).add_(rows * power(spec.size, 0.5)).mul_(power(2.0, -0.5))
+        given = self.shared.norm(context).add_(rows * power(spec.size, 0.5)).mul_(power(2.0, -0.5))
         both = torch.cat([self.gate(hidden).float(), given], 1)
-        return self._norm(self.output(self._apply(both, spec.activation).to(hidden.dtype)))
+        return self.norm(self.output(self._apply(both, spec.activation).to(hidden.dtype)))
 
     @property
     def matrices(self) -> Sequence[Linear]:
@@ -88,8 +92,8 @@ class LayerInputs:
 
     @property
     def nbytes(self) -> int:
-        shared = self._shared.norm.nbytes if self._is_first else 0
-        return shared + self._norm.nbytes + sum(one.nbytes for one in self.matrices)
+        shared = self.shared.norm.nbytes if self._is_first else 0
+        return shared + self.norm.nbytes + sum(one.nbytes for one in self.matrices)
 
 
 class CarriedLayer(DecoderLayer):
@@ -144,17 +148,17 @@ class CarriedLayer(DecoderLayer):
 class FirstNorm:
     """The final norm of hidden states with more numbers behind them."""
 
-    __slots__ = ("_norm", "_size")
+    __slots__ = ("_size", "norm")
 
     def __init__(self, norm: RmsNorm, size: int) -> None:
-        self._norm, self._size = norm, size
+        self.norm, self._size = norm, size
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._norm(x[:, : self._size].contiguous())
+        return self.norm(x[:, : self._size].contiguous())
 
     @property
     def nbytes(self) -> int:
-        return self._norm.nbytes
+        return self.norm.nbytes
 
 
 def _cached(caches: Sequence[LayerCache], steps: Sequence[Step], dtype: torch.dtype) -> Tensor:

@@ -98,10 +98,16 @@ class RowTable:
         """
         wanted, places = torch.unique(rows, return_inverse=True)
         if self._stand_in is not None:
-            size = self._spec.head_size
-            starts = wanted * size % (len(self._stand_in) - size)
-            return self._stand_in[starts[:, None] + torch.arange(size)].float()[places]
+            return torch.stack([self.read_one(int(row)) for row in wanted])[places]
         return self._read(wanted.tolist())[places]
+
+    def read_one(self, row: int) -> Tensor:
+        """The same of one row: (head_size,)."""
+        if self._stand_in is None:
+            return self._read([row])[0]
+        size = self._spec.head_size
+        start = row * size % (len(self._stand_in) - size)
+        return self._stand_in[start : start + size].float()
 
     def _read(self, wanted: list[int]) -> Tensor:
         """(N, head_size), f32, of ascending rows."""

@@ -40,6 +40,7 @@ from potluck.model.naming import EMBEDDING
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.shares import Share
 from potluck.model.tensor_formats import tensor_format
+from potluck.model.vision.spec import TowerSpec
 
 _TOWER_DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -51,6 +52,7 @@ def build_weights(
     *,
     embedding: bool,
     head: bool,
+    tower: bool = False,
     scheme: Scheme,
     device: torch.device,
     fill: Fill,
@@ -65,6 +67,7 @@ def build_weights(
         layers: of the stage.
         embedding: whether it has the embedding.
         head: whether it has the final norm and the head.
+        tower: whether it has the vision tower, if the model has one, also without the embedding.
         scheme: how the weights are held.
         device: the device of the weights.
         fill: called with the targets that were allocated.
@@ -80,11 +83,13 @@ def build_weights(
     loaded = {} if kept is None else dict(zip(kept.layers, kept.blocks, strict=True))
     first = None if kept is None else kept.embedding
     norm, lm_head = (None, None) if kept is None else (kept.norm, kept.lm_head)
-    table, tower = None, None if kept is None else kept.tower
+    table, seeing = None, None if kept is None else kept.tower
     if embedding and first is None:
         with filling.layer():
             table = builder.matrix(EMBEDDING)
-            tower = builder.tower()
+    if (embedding or tower) and seeing is None and config.tower is not None:
+        with filling.layer():
+            seeing = builder.tower(config.tower)
     if head and lm_head is None:  # filled first: waiting for the largest matrix last takes longest
         with filling.layer():
             norm = builder.final_norm()
@@ -120,7 +125,7 @@ def build_weights(
         kernels=builder.run_kernels,
         scratch=builder.scratch,
         share=share,
-        tower=tower,
+        tower=seeing,
     )
 
 
@@ -186,10 +191,8 @@ class _Builder(
             return CarriedLayer(spec, mixer, mlp, norms, scale, inputs)
         return DecoderLayer(spec, mixer, mlp, norms, scale)
 
-    def tower(self) -> Tower | None:
-        """What reads pictures; None: nothing does."""
-        if (spec := self._config.tower) is None:
-            return None
+    def tower(self, spec: TowerSpec) -> Tower:
+        """What reads pictures."""
         tensors: dict[str, Tensor] = {}
         for name, shape in spec.tensors().items():
             held = _TOWER_DTYPES[tensor_format(self._config, name, shape, self._scheme).name]

@@ -41,14 +41,18 @@ class StageWeights:
     kernels: Kernels | None = None  # that the runs are generated with
     scratch: Scratch  # that the layers share
     share: Share | None = None  # what a rank of a group holds of each layer; None: all of it
-    tower: Tower | None = None  # reads pictures, beside the embedding
+    tower: Tower | None = (
+        None  # reads pictures, beside the embedding or for a first stage elsewhere
+    )
 
-    def keep(self, layers: Iterable[int], *, embedding: bool, head: bool) -> "StageWeights":
+    def keep(
+        self, layers: Iterable[int], *, embedding: bool, head: bool, tower: bool = False
+    ) -> "StageWeights":
         """The parts of these that a stage of such layers needs, to be given to `build_weights`.
 
         It has no runs: nothing can be computed with it.
         """
-        wanted = set(layers)
+        wanted, reads = set(layers), embedding or tower
         kept = [pair for pair in zip(self.layers, self.blocks, strict=True) if pair[0] in wanted]
         if embedding and head and self.config.tie_word_embeddings and not self.is_tied:
             embedding = head = False  # they are to be one matrix, and here is one of the two alone
@@ -59,17 +63,20 @@ class StageWeights:
             runs=(),
             singles=None,
             embedding=self.embedding if embedding else None,
-            tower=self.tower if embedding else None,
+            tower=self.tower if reads else None,
             norm=self.norm if head else None,
             lm_head=self.lm_head if head else None,
             is_tied=self.is_tied and embedding and head,
         )
 
-    def has_all(self, layers: Iterable[int], *, embedding: bool, head: bool) -> bool:
+    def has_all(
+        self, layers: Iterable[int], *, embedding: bool, head: bool, tower: bool = False
+    ) -> bool:
         """Whether a stage of such layers can compute with just these weights, as they are."""
-        ends = (self.embedding is not None, self.lm_head is not None)
+        reads = (embedding or tower) and self.config.tower is not None
+        ends = (self.embedding is not None, self.lm_head is not None, self.tower is not None)
         has_runs = bool(self.runs) == bool(self.blocks)  # what `keep` gave has none
-        return has_runs and tuple(self.layers) == tuple(layers) and ends == (embedding, head)
+        return has_runs and tuple(self.layers) == tuple(layers) and ends == (embedding, head, reads)
 
     @property
     def follows(self) -> int | None:

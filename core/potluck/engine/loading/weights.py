@@ -22,6 +22,7 @@ from potluck.model.checkpoint.stored import find_stored
 from potluck.model.config import ModelConfig, Shape
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.shares import Share, TensorSlice, layer_slices, rank_config
+from potluck.model.vision.spec import is_of_tower
 from potluck.system.processor import usable_cores
 
 _MOST_THREADS = 8  # each reads and digests 1 to 2 GB/s; eight are faster than the disks of a home
@@ -33,6 +34,7 @@ def load_weights(
     *,
     embedding: bool,
     head: bool,
+    tower: bool = False,
     tensors: Iterable[StoredTensor],
     scheme: Scheme,
     device: torch.device,
@@ -49,6 +51,7 @@ def load_weights(
         layers: of the stage.
         embedding: whether it has the embedding.
         head: whether it has the final norm and the head.
+        tower: whether it has the vision tower, which is also beside the embedding.
         tensors: those that are stored, whole.
         scheme: how the weights are held.
         device: the device of the weights.
@@ -72,7 +75,7 @@ def load_weights(
         )
     if kept is not None and kept.share != share:
         kept = kept.keep((), embedding=True, head=True)  # every rank has these whole
-    needed = _missing_tensors(config, layers, embedding, head, kept)
+    needed = _missing_tensors(config, layers, embedding, head, tower, kept)
     found = {tensor.name: tensor for tensor in tensors}
     stored = find_stored(config, needed, found, scheme=scheme, where="the store")
     total = sum(tensor.nbytes for parts in stored.values() for tensor in parts)
@@ -89,6 +92,7 @@ def load_weights(
             layers,
             embedding=embedding,
             head=head,
+            tower=tower,
             scheme=scheme,
             device=device,
             cache=cache,
@@ -106,6 +110,7 @@ def random_weights(
     *,
     embedding: bool,
     head: bool,
+    tower: bool = False,
     scheme: Scheme,
     device: torch.device,
     cache: Cache = "full",
@@ -120,7 +125,7 @@ def random_weights(
     """
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.randn(PIECE, generator=generator).mul_(0.02).bfloat16()
-    tensors = _missing_tensors(config, layers, embedding, head, kept)
+    tensors = _missing_tensors(config, layers, embedding, head, tower, kept)
     done, total = 0, sum(map(prod, tensors.values()))
 
     def fill(targets: list[tuple[str, Target]]) -> Callable[[], None]:
@@ -138,6 +143,7 @@ def random_weights(
             layers,
             embedding=embedding,
             head=head,
+            tower=tower,
             scheme=scheme,
             device=device,
             cache=cache,
@@ -161,6 +167,7 @@ def _missing_tensors(
     layers: Sequence[int],
     embedding: bool,
     head: bool,
+    tower: bool,
     kept: StageWeights | None,
 ) -> dict[str, Shape]:
     """The tensors that a stage needs and has not kept, and their shapes."""
@@ -168,7 +175,11 @@ def _missing_tensors(
         layers = [layer for layer in layers if layer not in kept.layers]
         embedding = embedding and kept.embedding is None
         head = head and kept.lm_head is None
-    return config.stage_tensors(layers, embedding=embedding, head=head)
+        tower = tower and kept.tower is None
+    tensors = config.stage_tensors(layers, embedding=embedding, head=head, tower=tower)
+    if kept is not None and kept.tower is not None:
+        tensors = {name: shape for name, shape in tensors.items() if not is_of_tower(name)}
+    return tensors
 
 
 def _fill(target: Target, numbers: torch.Tensor) -> None:

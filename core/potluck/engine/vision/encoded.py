@@ -11,6 +11,23 @@ from potluck.errors import InvalidStepError
 from potluck.model.footprint import kept_picture_bytes
 from potluck.wire.activation_messages import PictureRows
 
+_MOST_COMING = 3  # pictures whose rows come at once, each of another prompt
+
+
+class _Coming:
+    """A picture whose rows come from another tower."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows, self._filled = rows, 0
+
+    def take(self, rows: Tensor, first: int, total: int) -> bool:
+        """Whether these are the next ones of it, which are taken then."""
+        if (first, total) != (self._filled, len(self.rows)):
+            return False
+        self.rows[first : first + len(rows)] = rows
+        self._filled += len(rows)
+        return True
+
 
 class EncodedPictures:
     """Reads each picture once, and forgets those used least recently, but never the last one."""
@@ -20,6 +37,7 @@ class EncodedPictures:
         self._tower = tower
         self._limit = 0 if tower is None else kept_picture_bytes(tower.spec)
         self._rows: OrderedDict[str, Tensor] = OrderedDict()
+        self._coming: OrderedDict[str, _Coming] = OrderedDict()  # of which not all rows have come
 
     def read(
         self, picture: str, pixels: Tensor, *, mean: Sequence[float], deviation: Sequence[float]
@@ -48,13 +66,52 @@ class EncodedPictures:
             return
         numbers = pixels.float().div_(255)
         numbers.sub_(torch.tensor(mean)).div_(torch.tensor(deviation))
-        self._rows[picture] = self._tower(numbers)
+        self._keep(picture, self._tower(numbers))
+
+    def of(self, picture: str) -> Tensor:
+        """All rows of a picture that was read: (rows, numbers), f32, on the CPU."""
+        return self._rows[picture]
+
+    def take(self, picture: str, rows: Tensor, *, first: int, total: int) -> None:
+        """Take rows that another tower has made, in their order. They are here when all have come.
+
+        Those that are not the next ones are left: their picture is then asked for again.
+
+        Raises:
+            InvalidStepError: they are not of this model.
+        """
+        if self._tower is None:
+            raise InvalidStepError(
+                "Rows of a picture came, and this part of the model has no use for any."
+            )
+        spec = self._tower.spec
+        count, numbers = rows.shape
+        if picture in self._rows:
+            self._rows.move_to_end(picture)
+            return
+        if not first < first + count <= total <= spec.rows_of_picture or numbers != spec.row:
+            raise InvalidStepError(
+                f"{count} rows of {numbers} numbers came from {first} on, of a picture of {total}."
+            )
+        if first == 0:
+            self._coming.pop(picture, None)
+            while len(self._coming) >= _MOST_COMING:
+                self._coming.popitem(last=False)
+            self._coming[picture] = _Coming(torch.empty(total, numbers))
+        coming = self._coming.get(picture)
+        if coming is not None and coming.take(rows, first, total) and first + count == total:
+            del self._coming[picture]
+            self._keep(picture, coming.rows)
+
+    def _keep(self, picture: str, rows: Tensor) -> None:
+        self._rows[picture] = rows
         while len(self._rows) > 1 and self._nbytes > self._limit:
             self._rows.popitem(last=False)
 
     @property
     def _nbytes(self) -> int:
-        return sum(rows.nbytes for rows in self._rows.values())
+        both = (*self._rows.values(), *(coming.rows for coming in self._coming.values()))
+        return sum(rows.nbytes for rows in both)
 
     def has(self, some: PictureRows) -> bool:
         """Whether these rows are here."""

@@ -1,8 +1,8 @@
 """Numbers of a token that go along behind its hidden states, from layer to layer and from stage to stage (Gemma 4 E2B, E4B).
 
 The first layers of such a model have keys and values of their own. The last ones take those of the last layer before them
-that sees as many tokens; each caches them for itself, so that a model may be cut anywhere. And each layer adds an
-embedding of the token that is its own. With D hidden states h, the token's first embedding e, and a table T of n numbers for
+that sees as many tokens. A stage caches them once: where it has that layer, in its cache, and else in that of the first
+one that takes them. They go along, so that a model may be cut anywhere. And each layer adds an embedding of the token that is its own. With D hidden states h, the token's first embedding e, and a table T of n numbers for
 each layer l and token,
 
     p = (norm(P_l e / √D) + √n T_l) / √2
@@ -177,6 +177,25 @@ def share_keys(
                 own = replace(found[layer], takes=kind, value_norm=False, keys_are_values=False)
                 found[layer] = own
     return found
+
+
+def cache_owners(mixers: Sequence[Mixer | None], number_bytes: int) -> tuple[int, ...]:
+    """Which layer of a stage has the cache of each: itself, or an earlier one with the same keys and values.
+
+    Integers are not quantised again as they were: what goes along may differ from what is cached by a last bit. So only those
+    that take such keys and values share a cache, wherever the model is cut.
+
+    Args:
+        mixers: of the stage's layers.
+        number_bytes: of a cached number; 1: integers with scales.
+    """
+    owners, known = list[int](), dict[int, int]()
+    for layer, mixer in enumerate(mixers):
+        kind = None
+        if isinstance(mixer, AttentionSpec):
+            kind = mixer.gives if mixer.takes is None and number_bytes > 1 else mixer.takes
+        owners.append(layer if kind is None else known.setdefault(kind, layer))
+    return tuple(owners)
 
 
 def read_carried(

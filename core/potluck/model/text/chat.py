@@ -9,6 +9,7 @@ trained to continue texts. It gets the conversation as one text: each message be
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import TypeAlias, cast
 
@@ -170,11 +171,14 @@ class ChatFormat:
         facts = form.facts
         token = self.token_id(facts.token)
         texts = text.split(facts.mark)
-        if token is None or len(texts) != len(layouts) + 1:
+        is_missing = token is None and not form.has_rows_alone
+        if is_missing or len(texts) != len(layouts) + 1:
             raise PromptError(
                 f"The conversation has {len(layouts)} pictures, and its text {len(texts) - 1} times the mark"
                 f" {facts.mark}, by which this model knows where they stand. Leave the mark out of messages."
             )
+        if token is None:
+            return self._encode_around(texts, form, layouts)
         for number, layout in enumerate(layouts):
             texts[number] += form.text(layout)
         ids = self.encode_rendered("".join(texts))
@@ -183,6 +187,26 @@ class ChatFormat:
             raise PromptError(
                 f"A message has the text {facts.token}, which stands for a part of a picture. Leave it out."
             )
+        return ids, token
+
+    def _encode_around(
+        self, texts: Sequence[str], form: PictureFormat, layouts: Sequence[Layout]
+    ) -> tuple[list[int], int]:
+        """The same for a tokenizer without a token for rows: one that no text has stands for them.
+
+        Files of LLaVA have the vocabulary of its decoder alone. Each text becomes tokens by itself.
+        """
+        first, *rest = texts
+        parts = [
+            self.encode_rendered(first),
+            *(self.encode(one, add_special=False) for one in rest),
+        ]
+        used = set(chain.from_iterable(parts))
+        token = next(number for number in count() if number not in used)
+        ids = list(parts[0])
+        for layout, part in zip(layouts, parts[1:], strict=True):
+            rows, columns = form.cells(*layout.pixels)
+            ids += [token] * (rows * columns) + part
         return ids, token
 
     def begins_reasoning(self, text: str) -> bool:

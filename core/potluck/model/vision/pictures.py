@@ -214,6 +214,12 @@ class PictureFormat:
         lines = [facts.token * columns + facts.line_end] * rows
         return facts.opens + "".join(lines).removesuffix(facts.line_end) + facts.closes
 
+    @property
+    def has_rows_alone(self) -> bool:
+        """Whether nothing but a token for each row stands in the prompt for a picture."""
+        facts = self.facts
+        return not (facts.opens or facts.line_end or facts.closes or any(facts.tiles))
+
     def cells(self, height: int, width: int) -> tuple[int, int]:
         """Lines of cells of pixels for the tower, and cells of each line."""
         return height // self.side, width // self.side

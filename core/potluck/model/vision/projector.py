@@ -22,6 +22,7 @@ from potluck.model.gguf.keys import Config, GgufFile, Keys
 from potluck.model.vision.projector_kinds import (
     ARCHITECTURE,
     BOUND,
+    NEW_LINE,
     POSITIONS,
     PROJECTORS,
     ProjectorKind,
@@ -71,7 +72,7 @@ def seeing_config(text: Config, decoder: GgufFile, projector: GgufFile, name: st
             file=name,
         )
     architecture, rows = row.wholes.get(decoders.architecture), text["hidden_size"]
-    given = keys.integer("vision.projection_dim")
+    given = keys.rows(row.rows) if row.rows else keys.integer("vision.projection_dim")
     if architecture is None or given not in (0, rows):  # the first files say 0
         raise BrokenModelError(
             f"{name} beside the model is the projector of another one: {kind} of {given} numbers, where"
@@ -93,6 +94,8 @@ def _kind(keys: Keys) -> str:
     shapes = keys.file.shapes
     if kind == "gemma4v" and BOUND in shapes:
         return "gemma4v-bounds"
+    if kind == "mlp" and NEW_LINE in shapes:
+        return "mlp_grids"  # LLaVA 1.6
     return "pixtral-12b" if kind == "pixtral" and "mm.patch_merger.weight" not in shapes else kind
 
 

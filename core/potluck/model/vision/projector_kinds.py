@@ -14,6 +14,7 @@ from potluck.model.vision.towers.sizes import MAX_TOWER
 ARCHITECTURE = "clip"
 POSITIONS = "v.position_embd.weight"
 BOUND = "v.blk.0.attn_q.input_max"
+NEW_LINE = "model.image_newline"
 _WINDOW = 112  # pixels of the side of a window of Qwen2.5-VL, which no file states
 _GEMMA_CELL = 4  # patches of the side of a cell, where a file does not say
 _GEMMA_4_CELL = 3
@@ -29,6 +30,7 @@ class ProjectorKind:
         has_layers: whether there is a tower; what has none projects the patches themselves.
         before: the norm before the first layer, where there is one.
         norm, products: the names of the merger's tensors.
+        rows: a matrix with as many rows as the decoder has numbers, where `projection_dim` says something else.
         gelu: which one `clip.use_gelu` is.
         more: adds to the fields of the tower and of the whole model.
     """
@@ -39,6 +41,7 @@ class ProjectorKind:
     before: str = "v.pre_ln"
     norm: str = "v.post_ln"
     products: tuple[str, ...] = ("mm.0", "mm.2")
+    rows: str = ""
     gelu: str = "gelu_pytorch_tanh"
     more: Callable[[Keys, Config, Config], None]
 
@@ -152,6 +155,26 @@ def _llama_4(keys: Keys, eye: Config, whole: Config) -> None:
     eye["projector_output_dim"] = eye["vision_output_dim"] = keys.rows("mm.model.mlp.2.weight")
 
 
+def _llava(keys: Keys, eye: Config, whole: Config) -> None:
+    """CLIP's tower up to a layer that the file says, or up to the last one that is used.
+
+    The first converters left out the layer that is not used, and the norm behind it.
+    """
+    shapes, layers = keys.file.shapes, layers_of(keys)
+    used = layers - 1 if "v.post_ln.weight" in shapes else layers
+    said = keys.items(f"{ARCHITECTURE}.vision.feature_layer")
+    if numbers := [layer for layer in said if isinstance(layer, int)]:
+        used = numbers[0]
+        if len(numbers) > 1 or not 0 < used <= layers:
+            raise keys.invalid("vision.feature_layer", "must be one of the tower's layers")
+    eye["num_hidden_layers"] = eye["depth"] = used + 1
+    whole["vision_feature_layer"] = -2
+    whole["multimodal_projector_bias"] = "mm.0.bias" in shapes
+    eye["model_type"] = "clip_vision_model"
+    eye["layer_norm_eps"] = keys.number("vision.attention.layer_norm_epsilon", 1e-5)
+    eye["hidden_act"] = "gelu" if keys.flag("use_gelu", False) else "quick_gelu"
+
+
 PROJECTORS: Mapping[str, ProjectorKind] = {
     "gemma3": ProjectorKind(
         wholes={"gemma3": "Gemma3ForConditionalGeneration"},
@@ -187,6 +210,13 @@ PROJECTORS: Mapping[str, ProjectorKind] = {
         products=("mm.model.mlp.1", "mm.model.mlp.3"),
         gelu="gelu",
         more=_internvl,
+    ),
+    # LLaVA 1.5, and others of its kind without grids of squares.
+    "mlp": ProjectorKind(
+        wholes=dict.fromkeys(("llama", "qwen2"), "LlavaForConditionalGeneration"),
+        norm="",
+        rows="mm.2.weight",
+        more=_llava,
     ),
     "llama4": ProjectorKind(
         wholes={"llama4": "Llama4ForConditionalGeneration"},

@@ -432,19 +432,3 @@ def test_a_failed_command_is_told_for_a_while_only(
     page.banner._problem_over.timeout.emit()
 
     assert not page.banner.isVisible()
-
-
-def test_the_only_computer_is_as_wide_as_the_card_of_the_model(
-    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
-) -> None:
-    def widths() -> list[int]:
-        return [card.width() for card in page.cluster._computers.values()]
-
-    page.resize(1180, 760)
-    backend.say(home())
-    whole = page.cluster.model
-    qtbot.waitUntil(lambda: widths() == [whole.width()])
-
-    backend.say(home(computer("Mac", "2")))
-
-    qtbot.waitUntil(lambda: len(widths()) == 2 and max(widths()) < whole.width() / 2)

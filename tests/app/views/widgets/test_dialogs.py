@@ -41,6 +41,15 @@ def test_the_last_button_ends_where_the_parts_above_it_end(parent: QWidget) -> N
     assert ends[0] == ends[1]
 
 
+def test_a_dialog_is_as_wide_as_its_buttons_need(parent: QWidget) -> None:
+    words = "Lend this computer to everybody in this home"
+    sure = Confirmation(parent, title="Lend it?", text="It helps.", action=words, keep=words)
+    sure.open()
+
+    assert sure.width() > 400
+    assert all(each.width() >= each.sizeHint().width() for each in (sure.no, sure.yes))
+
+
 def test_a_dialog_to_read_begins_with_the_button_that_closes_it(parent: QWidget) -> None:
     dialog = long_dialog(parent)
 

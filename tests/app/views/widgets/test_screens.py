@@ -284,3 +284,35 @@ def test_a_window_that_is_gone_does_not_follow_the_text(
     theme.set_text_size(20)  # no exception comes out of a slot
 
     theme.set_text_size(14)
+
+
+def test_the_only_computer_is_as_wide_as_the_card_of_the_model(
+    make_window: Make, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    page = make_window()
+    page.resize(1180, 760)
+    page.go(page.cluster)
+
+    def widths() -> list[int]:
+        return [card.width() for card in page.cluster._computers.values()]
+
+    backend.say(home())
+    whole = page.cluster.model
+    qtbot.waitUntil(lambda: widths() == [whole.width()])
+
+    backend.say(home(computer("Mac", "2")))
+
+    qtbot.waitUntil(lambda: len(widths()) == 2 and max(widths()) < whole.width() / 2)
+
+
+def test_the_examples_are_equally_wide_with_larger_text(
+    make_window: Make, backend: ScriptedBackend, theme: Theme, qtbot: QtBot
+) -> None:
+    theme.set_text_size(20)
+    window = make_window()
+    window.resize(1180, 800)
+    backend.say(home())
+    examples = window.chat._examples
+
+    qtbot.waitUntil(examples[0].isVisible)
+    qtbot.waitUntil(lambda: len({example.width() for example in examples}) == 1)

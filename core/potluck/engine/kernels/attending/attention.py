@@ -78,6 +78,7 @@ class Heads:
         0  # behind the values lie so many gates of the result: of each number, or of each head
     )
     gate_function: GateFunction = "sigmoid"
+    takes: bool = False  # keys and values are those of another layer: a token has queries alone
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0
@@ -127,8 +128,15 @@ class Heads:
     @property
     def gates_at(self) -> int:
         """Numbers of a token before its gates, if these lie behind its values."""
+        if self.takes:
+            return self.queries_size
         of_values = 0 if self.keys_are_values else self.value_dim
         return self.queries_size + self.kv_heads * (self.head_dim + of_values)
+
+    @property
+    def kv_size(self) -> int:
+        """Numbers of all keys of a token."""
+        return self.kv_heads * self.head_dim
 
     @property
     def vectors(self) -> int:

@@ -3,12 +3,12 @@
 Queries, keys and values are f32, a token's heads one after the other. Rope is that of `transformers`:
 (a, b) → (a cos - b sin, b cos + a sin) of the halves of what turns in a head. Queries and keys are normed
 and turned in place; keys and values are also written to the cache, in its kind. Values may be normed on that way,
-and may be the keys as they are before.
+and may be the keys as they are before. Keys and values of another layer have all that already, and are only cached.
 """
 
 from llvmlite import ir
 
-from potluck.engine.kernels.attending.attention import LANES, WIDE, Heads
+from potluck.engine.kernels.attending.attention import LANES, WIDE, Cached, Heads
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.products.rows import read_row
 from potluck.engine.kernels.threads_kernel import begin_piece
@@ -34,7 +34,8 @@ class RopeAndCache(Record):
     halves of the cosines are equal, those of the sines opposite.
     """
 
-    qkv = Address(KIND_F32)  # (T, H + 2 Hkv, K), or (T, H + Hkv, K)
+    qkv = Address(KIND_F32)  # (T, H + 2 Hkv, K), or (T, H + Hkv, K), or (T, H, K)
+    taken = Address(KIND_F32)  # (T, 2 Hkv, K) with norms and rope, if the shape takes them
     cosines = Address(KIND_F32)  # null: no rope
     sines = Address(KIND_F32)
     query_factors = Address(KIND_F32)  # of each token one, which multiplies its queries; null: none
@@ -54,20 +55,21 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
     with e.loop(first, last) as token:
         queries = given.qkv + token * shape.row_numbers
         keys = queries + shape.queries_size
+        if shape.takes:
+            keys = given.taken + token * (2 * shape.kv_size)
+        own = () if shape.takes else ((keys, given.key_norm, shape.kv_heads, shape.head_dim),)
+        turned = ((queries, given.query_norm, shape.heads, shape.query_step), *own)
         values = keys if shape.keys_are_values else keys + shape.head_dim * shape.kv_heads
         with e.loop(0, shape.kv_heads) as head:  # before keys are normed, which may be the values
             source = _value(e, shape, values + head * shape.value_dim, given.value_norm)
             target = _place(given, shape, given.values, head, token)
             _cache(e, shape, source, target, shape.value_dim)
         if not shape.qk_norm_after_rope:
-            _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
-            _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
+            for heads, weight, count, step in turned:
+                _norm(e, shape, heads, weight, count, step)
         with e.if_then(given.cosines.is_set):
             cosines, sines = given.cosines + token * (2 * half), given.sines + token * (2 * half)
-            for heads, count, step in (
-                (queries, shape.heads, shape.query_step),
-                (keys, shape.kv_heads, shape.head_dim),
-            ):
+            for heads, _, count, step in turned:
                 with e.loop(0, count) as head:
                     _rope(e, heads + head * step, cosines, sines + half, half)
         with e.if_then(given.query_factors.is_set):
@@ -77,8 +79,8 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
                 for span in e.spans(shape.head_dim, LANES):
                     query[span] = query[span] * factor
         if shape.qk_norm_after_rope:
-            _norm(e, shape, queries, given.query_norm, shape.heads, shape.query_step)
-            _norm(e, shape, keys, given.key_norm, shape.kv_heads, shape.head_dim)
+            for heads, weight, count, step in turned:
+                _norm(e, shape, heads, weight, count, step)
         with e.loop(0, shape.kv_heads) as head:
             target = _place(given, shape, given.keys, head, token)
             _cache(e, shape, keys + head * shape.head_dim, target, shape.head_dim)
@@ -134,6 +136,19 @@ def _rope(e: Emitter, head: Pointer, cosines: Pointer, sines: Pointer, half: int
         a, b, cos, sin = (numbers[span] for numbers in (head, second, cosines, sines))
         head[span] = a * cos - b * sin
         second[span] = b * cos + a * sin
+
+
+def emit_cached(
+    e: Emitter, shape: Heads, cache: Pointer, position: Value, stride: Value, out: Pointer
+) -> None:
+    """Write what is cached of a position, the keys or the values of all heads, as f32: (Hkv, K)."""
+    with e.loop(0, shape.kv_heads) as head:
+        row = Cached(e, shape, cache.skip(head, stride))
+        numbers, target = row.at(position), out + head * shape.head_dim
+        for span in e.spans(shape.head_dim, LANES):
+            target[span] = (
+                numbers[span] * row.scale(position) if shape.has_scales else numbers[span]
+            )
 
 
 def _cache(e: Emitter, shape: Heads, source: Pointer, target: Pointer, size: int) -> None:

@@ -75,7 +75,10 @@ class Decoder:
         self._kernels, self._layers, self._shape = kernels, tuple(layers), shape
         self._decode = kernels.compiled(emit_decode, shape)
         space_size = 0 if shape.space is None else shape.space.heads.values_size
-        widest = max(shape.hidden, shape.attended, space_size, shape.widest, shape.expert_width)
+        few = 0 if shape.inputs is None else shape.inputs.size
+        widest = max(
+            shape.hidden, shape.attended, space_size, shape.widest, shape.expert_width, few
+        )
         self._records = _empty_input(widest)
         mlp_rows = gate_up_rows(shape.activation, shape.widest)
         space_rows = 0 if shape.space is None else shape.space.heads.rows
@@ -110,11 +113,12 @@ class Decoder:
         firsts: Sequence[int] | None = None,
         shared: Sequence[Tensor | None] | None = None,
         states: Sequence[Tensor | None] | None = None,
+        inputs: Tensor | None = None,
     ) -> None:
         """Run one token through the layers.
 
         Args:
-            hidden: (1, D), f32; becomes the hidden states after the last layer.
+            hidden: (1, width), f32; becomes what comes out of the last layer.
             caches: of each layer, (2, Hkv, rows, K), or K + 4 if int8; the token's keys and values are
                 written. Of a delta net, (1, 1, rows, numbers): the first row is the state, which is changed.
             position: of the token; so many tokens are cached.
@@ -122,10 +126,12 @@ class Decoder:
             firsts: as `place` takes them.
             shared: likewise.
             states: likewise.
+            inputs: the token's row of the table of layers' embeddings, f32, if layers have some.
         """
+        assert inputs is None or (inputs.is_contiguous() and inputs.dtype == torch.float32)
         assert hidden.dtype == torch.float32
         assert hidden.is_contiguous()
-        assert hidden.numel() == self._shape.hidden
+        assert hidden.numel() == self._shape.hidden + self._shape.carried
         self.place(caches, firsts, shared, states)
         mixer = self._shape.mixer
         width = mixer.rotary_dim if isinstance(mixer, Heads) else 0
@@ -133,18 +139,21 @@ class Decoder:
             each.addresses(width) if rope in self._ropes else (0, 0, 0)
             for rope, each in enumerate(angles)
         ]
-        self.step(hidden.data_ptr(), position, addresses)
+        row = 0 if inputs is None else inputs.data_ptr()
+        self.step(hidden.data_ptr(), position, addresses, row)
 
-    def step(self, hidden: int, position: int, angles: Sequence[tuple[int, int, int]]) -> None:
+    def step(
+        self, hidden: int, position: int, angles: Sequence[tuple[int, int, int]], inputs: int = 0
+    ) -> None:
         """Run one token through the layers, with the caches that were placed last.
 
-        What `__call__` does, but given addresses: of D hidden states, f32, and of angles.
+        What `__call__` does, but given addresses: of hidden states, of angles, and of `inputs`.
         """
         assert position < self._capacity, "no room in the cache"
         for rope in self._ropes:
             here = self._angles[1 + rope]
             here.cosines, here.sines, here.query_factors = angles[rope]
-        self._step.hidden, self._step.position = hidden, position
+        self._step.hidden, self._step.position, self._step.inputs = hidden, position, inputs
         if position >= self._room and isinstance(self._shape.mixer, Heads):
             self._make_room(self._shape.mixer, 2 * position + 1)
         self._kernels.wake()
@@ -227,6 +236,8 @@ class Decoder:
         }
         if (latent := layer.latent) is not None:
             tensors |= latent.tensors
+        if layer.inputs is not None:
+            tensors |= layer.inputs.tensors
         places = {}
         if isinstance(mixer, DeltaHeads):
             assert layer.delta_net is not None
@@ -250,6 +261,9 @@ class Decoder:
             chunk=NO_WINDOW if layer.chunk is None else layer.chunk,
             rope=0 if layer.rope is None else 1 + layer.rope,
             experts=addressof(self._experts[index]) if self._experts else 0,
+            gives_at=layer.gives_at,
+            takes_at=layer.takes_at,
+            input_first=0 if layer.inputs is None else layer.inputs.first,
             **places,
             **{name: one.data_ptr() for name, one in tensors.items() if one is not None},
         )
@@ -283,6 +297,8 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
         made |= _latent_memory(shape.latent)
     if shape.routing is not None:
         made |= _routing(shape, shape.routing.rows)
+    if shape.inputs is not None:
+        made["input_gates"] = torch.empty(2 * shape.inputs.size)
     if shape.space is not None:
         made.setdefault("added", torch.empty(shape.hidden))
     if made or shape.is_side_by_side:

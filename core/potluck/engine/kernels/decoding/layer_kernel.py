@@ -30,6 +30,7 @@ from potluck.engine.kernels.attending.latent_kernel import emit_latent_rows
 from potluck.engine.kernels.attending.rope_kernel import emit_rope_and_cache
 from potluck.engine.kernels.decoding.feed_forward_calls import FeedForwardCalls
 from potluck.engine.kernels.decoding.forms import FloatForm, Form, PackedForm
+from potluck.engine.kernels.decoding.input_calls import InputCalls
 from potluck.engine.kernels.decoding.layer_parts import Called
 from potluck.engine.kernels.decoding.layer_records import Layer, Step
 from potluck.engine.kernels.decoding.layer_shape import FLOAT_KINDS, LayerShape
@@ -62,7 +63,8 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
         scale=emit_row(module, f"{name}_scale", path, "scaled", KIND_F32),
         add=emit_row(module, f"{name}_add", path, "scaled", "sum"),
         add_normed=emit_row(module, f"{name}_add_normed", path, "normed", "sum"),
-        norm=shape.beside and emit_row(module, f"{name}_norm", path, "normed", KIND_F32),
+        norm=(shape.beside or shape.inputs)
+        and emit_row(module, f"{name}_norm", path, "normed", KIND_F32),
         choose=shape.routing and emit_choose(module, f"{name}_choose", path, shape.routing),
     )
     e = Emitter(ir.Function(module, DECODE, name), path)
@@ -123,7 +125,7 @@ def _forms(name: str, memory: Pointer, threads: OnThreads) -> dict[WeightFormat,
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Layer(MixerCalls, FeedForwardCalls):
+class _Layer(MixerCalls, FeedForwardCalls, InputCalls):
     """Emits one layer."""
 
     def emit(self) -> None:
@@ -134,6 +136,8 @@ class _Layer(MixerCalls, FeedForwardCalls):
             self._mix(shape.mixer)
         if shape.has_feed_forward:
             self._feed_forward()
+        if shape.inputs is not None:
+            self._add_inputs(shape.inputs)
         if shape.has_scale:
             self._scale()
         if shape.rounds_to is not None:

@@ -58,6 +58,8 @@ class Step(Record):
     rows = Address(I8)  # the cached rows that it has chosen
     rates = Address(KIND_F32)  # of a delta net
     few = Address(KIND_F32)  # what its gates, or the decays of its channels, are made of
+    inputs = Address(KIND_F32)  # the token's row of the table of layers' embeddings
+    input_gates = Address(KIND_F32)  # of these, and behind as many what they are applied to
     sum = Function(SUM)  # of ranks; null: nothing is summed
     sum_argument = Address(I8)
 
@@ -125,3 +127,13 @@ class Layer(Record):
     before_moe = Address(KIND_F32)
     after_moe = Address(KIND_F32)
     scale = Address(KIND_F32)  # one number
+    gives_at = (
+        Number()
+    )  # where its keys and values go along behind the hidden states, in numbers; 0: nowhere
+    takes_at = Number()  # likewise, those that it takes
+    input_context = Address(I8)  # of a layer's own embedding, as are the next five
+    input_gate = Address(I8)
+    input_output = Address(I8)
+    context_norm = Address(KIND_F32)
+    input_norm = Address(KIND_F32)
+    input_first = Number()  # of the token's numbers in the table, the layer's first

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.decoding.latent_layer import LatentShape
+from potluck.engine.kernels.decoding.layer_inputs import InputShape
 from potluck.engine.kernels.writing.ir_types import KIND_BF16, KIND_F16, KIND_F32
 from potluck.model import formats
 from potluck.model.families.facts import Activation, NormKind
@@ -75,6 +76,8 @@ class LayerShape:
     beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
     narrow: NarrowShape | None = None  # None: experts read and write hidden states
     has_expert_scales: bool = False
+    carried: int = 0  # numbers that go along behind the hidden states
+    inputs: InputShape | None = None  # of the layer's own embeddings
     has_scale: bool = False  # the result is multiplied by a number
     norm_kind: NormKind = "root mean square"  # of norms before
     is_side_by_side: bool = False  # the MLP or experts read what the mixer reads
@@ -97,6 +100,8 @@ class LayerShape:
             assert not self.is_side_by_side
         assert self.latent is None or self.latent.index is None or self.has_norms_before
         assert self.narrow is None or (self.routing is not None and self.beside is None)
+        if self.inputs is not None:
+            assert self.carried >= self.hidden
         assert self.beside is None or (self.routing is not None and self.has_norms_after)
 
     @property

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.decoding.latent_weights import LatentWeights
+from potluck.engine.kernels.decoding.layer_inputs import InputWeights
 from potluck.engine.kernels.decoding.layer_shape import (
     LayerShape,
     MixerShape,
@@ -107,6 +108,9 @@ class LayerWeights:
     mamba: MambaTensors | None = None
     convolution: ConvolutionTensors | None = None
     space: Space | None = None
+    inputs: InputWeights | None = None  # the layer's own embeddings
+    gives_at: int = 0  # where its keys and values go along, in numbers of a token; 0: nowhere
+    takes_at: int = 0  # likewise, those that it takes; 0: it has its own
     scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
     chunk: int | None = None  # so many tokens see each other alone
@@ -144,6 +148,7 @@ def layer_shape(
     shared_activation: Activation | None = None,
     norm_kind: NormKind = "root mean square",
     is_side_by_side: bool = False,
+    carried: int = 0,
     sums_mixer: bool = False,
     sums_feed_forward: bool = False,
 ) -> LayerShape:
@@ -159,6 +164,7 @@ def layer_shape(
         shared_activation: of those of the shared expert, if it is another one.
         norm_kind: of the norms before attention and MLP.
         is_side_by_side: whether the MLP reads what attention reads.
+        carried: numbers of a token that go along behind its hidden states.
         sums_mixer: whether what attention gives is summed over ranks.
         sums_feed_forward: likewise of the MLP or the experts.
     """
@@ -189,6 +195,8 @@ def layer_shape(
         has_scale=weights.scale is not None,
         norm_kind=norm_kind,
         is_side_by_side=is_side_by_side,
+        carried=carried,
+        inputs=weights.inputs and weights.inputs.shape,
         sums_mixer=sums_mixer,
         sums_feed_forward=sums_feed_forward,
     )
@@ -238,6 +246,9 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         assert (space.input.rows, space.input.width) == (space.heads.rows, hidden)
         assert (space.output.rows, space.output.width) == (hidden, space.heads.values_size)
     assert shape.space == (space and space.shape)
+    if layer.inputs is not None:
+        layer.inputs.check(hidden)
+    assert shape.inputs == (layer.inputs and layer.inputs.shape)
     assert (layer.latent is None) == (shape.latent is None)
     assert (layer.delta_net is None) != isinstance(mixer, DeltaHeads)
     assert (layer.mamba is None) != isinstance(mixer, MambaHeads)
@@ -254,7 +265,11 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         assert (layer.qk_norm is None) == (mixer.qk_norm is None)
         assert (layer.sinks is None) != mixer.has_sinks
         heads = mixer.heads
-        normed = 2 + mixer.value_norm if mixer.qk_norm == "head" else heads + mixer.kv_heads
+        assert mixer.takes == (layer.takes_at > 0)
+        for place in (layer.gives_at, layer.takes_at):
+            assert place == 0 or hidden <= place <= hidden + shape.carried - 2 * mixer.kv_size
+        own = 1 if mixer.takes else 2 + mixer.value_norm
+        normed = own if mixer.qk_norm == "head" else heads + mixer.kv_heads
         normed *= mixer.head_dim
     beside = None if moe is None else moe.beside
     has_bias = shape.norm_kind == "biased layer"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from potluck.engine.kernels.attending.attention import LANES, Heads
 from potluck.engine.kernels.attending.attention_kernel import Attend, emit_gates
-from potluck.engine.kernels.attending.rope_kernel import RopeAndCache
+from potluck.engine.kernels.attending.rope_kernel import RopeAndCache, emit_cached
 from potluck.engine.kernels.decoding.forms import Form
 from potluck.engine.kernels.decoding.latent_layer import LatentCalls, LatentShape
 from potluck.engine.kernels.decoding.layer_parts import LayerParts
@@ -129,6 +129,14 @@ class MixerCalls(LayerParts):
         )
         calls.emit()
 
+    def _give(self, heads: Heads) -> None:
+        """Let the keys and values of the token go along as they are cached, if later layers take them."""
+        e, step, layer = self.e, self.step, self.layer
+        with e.if_then(layer.gives_at.differs(0)):
+            out, place = step.hidden + layer.gives_at, (step.position, layer.head_stride)
+            emit_cached(e, heads, layer.keys, *place, out)
+            emit_cached(e, heads, layer.values, *place, out + heads.kv_size)
+
     def _attention(self, heads: Heads) -> None:
         rope_and_cache, attend = self.called.mix[:2]
         e, step, layer = self.e, self.step, self.layer
@@ -136,6 +144,7 @@ class MixerCalls(LayerParts):
         rope = RopeAndCache.store(
             e,
             qkv=step.wide,
+            taken=step.hidden + layer.takes_at,
             cosines=angles.cosines,
             sines=angles.sines,
             query_factors=angles.query_factors,
@@ -148,6 +157,8 @@ class MixerCalls(LayerParts):
             position=step.position,
         )
         e.call(rope_and_cache, [rope, e.index(0), e.index(1)])
+        if self.shape.carried and not heads.takes:
+            self._give(heads)
         # As if the text began with the token's chunk.
         inside = step.position % layer.chunk
         start = step.position - inside

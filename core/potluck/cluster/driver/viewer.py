@@ -1,0 +1,166 @@
+"""Pictures that another computer reads for the first stage, which could read them as well.
+
+A viewer is a stage with the vision tower alone. It is sent the pixels, and the rows that it makes go to the first stage
+by way of the driver. Whatever goes wrong with it, the first stage reads the picture: an answer never depends on it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from potluck.cluster.driver.chain_ends import ActivationLink
+from potluck.cluster.driver.conversation import Conversation
+from potluck.cluster.driver.model_text import Picture, Rows
+from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError, rebuild
+from potluck.ids import SessionId
+from potluck.wire.activation_messages import TensorHeader
+from potluck.wire.messages import Error, Message
+from potluck.wire.picture_messages import NotRead, ReadPicture, RowsRead
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Reading:
+    """A picture that is being read."""
+
+    total: int  # rows of it
+    future: "asyncio.Future[Sequence[Rows]]"
+    rows: list[Rows] = field(default_factory=list[Rows])
+    filled: int = 0
+
+
+class Viewer:
+    """A connection to a stage that reads pictures. It breaks by itself; then no picture goes to it any more.
+
+    Attributes:
+        name: of its computer, for the log.
+        broken: why it reads no picture any more; None: it does.
+    """
+
+    def __init__(
+        self, link: ActivationLink, *, epoch: int, numbers: int, name: str, limit_s: float
+    ) -> None:
+        """Make a viewer; `run` starts it.
+
+        Args:
+            link: to its stage.
+            epoch: number of the plan.
+            numbers: of a row.
+            name: see the attribute.
+            limit_s: how long a picture may take.
+        """
+        self.name = name
+        self.broken: PotluckError | None = None
+        self._link, self._epoch, self._numbers, self._limit_s = link, epoch, numbers, limit_s
+        self._loop = asyncio.get_running_loop()
+        self._readings: dict[str, _Reading] = {}  # by the name of the picture
+
+    async def run(self) -> None:
+        """Receive rows until the connection ends, or rows come that were not asked for."""
+        self._link.deliver_to(self._receive)
+        try:
+            await self._link.wait_closed()
+        except PotluckError as error:
+            self.fail(error)
+        else:
+            self.fail(
+                PeerLostError(f"{self.name} reads pictures no more: its connection has ended.")
+            )
+
+    def fail(self, error: PotluckError) -> None:
+        """Read nothing any more; those who wait for a picture hear this error."""
+        self.broken = self.broken or error
+        readings, self._readings = self._readings, {}
+        for reading in readings.values():
+            _refuse(reading, error)
+        self._link.close()
+
+    async def view(self, conversation: Conversation, most: int) -> None:
+        """Read the pictures that a conversation's next step of at most so many tokens shows, as far as that is possible."""
+        for picture in conversation.to_show(most):
+            try:
+                rows = await self._read(conversation.session, picture)
+            except PotluckError as error:
+                logger.warning("a picture is not read by %s: %s", self.name, error)
+            else:
+                conversation.pictures.keep_rows(picture.name, rows)
+
+    async def _read(self, session: SessionId, picture: Picture) -> Sequence[Rows]:
+        """The rows of a picture.
+
+        Raises:
+            PotluckError: it cannot be read here.
+        """
+        if self.broken is not None:
+            raise self.broken
+        reading = self._readings.get(picture.name)
+        if reading is None:
+            reading = self._begin(session, picture)
+        try:
+            async with asyncio.timeout(self._limit_s * len(self._readings)):
+                return await asyncio.shield(reading.future)
+        except TimeoutError:
+            late = PeerTimeoutError(f"{self.name} did not read a picture in time.")
+            self.fail(late)
+            raise late from None
+
+    def _begin(self, session: SessionId, picture: Picture) -> _Reading:
+        message = ReadPicture(
+            epoch=self._epoch,
+            session=session,
+            picture=picture.name,
+            tensor=TensorHeader(dtype="U8", shape=(picture.height, picture.width, 3)),
+            mean=picture.mean,
+            deviation=picture.deviation,
+        )
+        self._link.send_nowait(message, picture.pixels)
+        reading = _Reading(total=picture.rows * picture.columns, future=self._loop.create_future())
+        self._readings[picture.name] = reading
+        return reading
+
+    # --- in the thread that receives
+
+    def _receive(self, message: Message, payload: memoryview) -> None:
+        match message:
+            case RowsRead() | NotRead() if message.epoch == self._epoch:
+                rows = bytes(payload)  # its memory is used again
+                self._loop.call_soon_threadsafe(self._take, message, rows)
+            case Error():
+                error = EngineError(message.message, kind=message.kind)
+                self._loop.call_soon_threadsafe(self.fail, error)
+            case _:
+                logger.debug("viewer ignores a message op=%s", type(message).__name__)
+
+    # --- in the event loop
+
+    def _take(self, message: RowsRead | NotRead, data: bytes) -> None:
+        reading = self._readings.get(message.picture)
+        if reading is None:
+            return  # nobody waits for it any more
+        if isinstance(message, NotRead):
+            del self._readings[message.picture]
+            _refuse(reading, rebuild(message.kind, message.message, {}, default=EngineError))
+            return
+        count, numbers = message.tensor.shape
+        is_next = (message.first, message.total, numbers) == (
+            reading.filled,
+            reading.total,
+            self._numbers,
+        )
+        if not is_next or reading.filled + count > reading.total:
+            self.fail(EngineError(f"{self.name} sent rows that are not those of the picture."))
+            return
+        reading.rows.append(Rows(message.tensor, data))
+        reading.filled += count
+        if reading.filled == reading.total:
+            del self._readings[message.picture]
+            if not reading.future.done():
+                reading.future.set_result(reading.rows)
+
+
+def _refuse(reading: _Reading, error: PotluckError) -> None:
+    if not reading.future.done():
+        reading.future.set_exception(error)
+        reading.future.exception()  # who asked may be gone, and nobody look at it
