@@ -198,8 +198,7 @@ class WorkerWindow(QWidget):
         vbox(
             self._make_memory(),
             12,
-            self.gpus,
-            self.start,
+            vbox(self.gpus, self.start, spacing=8),
             12,
             hbox((self.pause, 1), (self.free, 1), spacing=8),
             8,

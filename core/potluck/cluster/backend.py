@@ -10,7 +10,6 @@ from potluck import __version__
 from potluck.api.backend import Holder
 from potluck.api.events import Finished, GenerationEvent, Tokens
 from potluck.api.prompts import GenerationRequest, TokensRequest
-from potluck.api.server import HttpServer, public_app
 from potluck.api.values import schema
 from potluck.api.values.benching import BenchProgress, BenchRequest
 from potluck.api.values.doctor import Diagnosis
@@ -27,6 +26,7 @@ from potluck.cluster.doctor import Doctor
 from potluck.cluster.driver.completion import complete, tokens_of
 from potluck.cluster.events import NoticeLevel
 from potluck.cluster.library import NodeLibrary
+from potluck.cluster.listeners import Listeners
 from potluck.cluster.loads import bench, progress_of
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
@@ -100,7 +100,7 @@ class NodeBackend:
             slower=parts.slower,
             medium=parts.network.medium,
         )
-        self._listeners: dict[int, tuple[str, HttpServer]] = {}
+        self._listeners = Listeners(self, parts.program_keys)
         self._notices = Notices(parts.activity.touch)
         self._measured: tuple[Deployment, float] | None = None  # tokens/s of the last answer
 
@@ -146,9 +146,7 @@ class NodeBackend:
             model=model_state(parts.master, self._tokens_per_s()),
             transfers=load_progress(parts.master).nodes,
             pairings=parts.pairings.views(),
-            listeners=tuple(
-                schema.Listener(host=host, port=port) for port, (host, _) in self._listeners.items()
-            ),
+            listeners=self._listeners.views(),
             notices=self._notices.all({each.name for each in computers if each.online}),
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
             served=(parts.at_hand.first(),),
@@ -272,8 +270,7 @@ class NodeBackend:
             return await handover.make_main(NodeId(node_id), stop_answers=request.stop_answers)
         finally:
             if handover.is_helper:  # also if something failed after that
-                for port in list(self._listeners):  # a request would load a model here again
-                    await self.close_listener(port)
+                await self._listeners.close_all()  # a request would load a model here again
             self._parts.activity.touch()
 
     # --- the model
@@ -377,35 +374,17 @@ class NodeBackend:
     # --- listeners
 
     async def listen(self, request: schema.ListenRequest) -> schema.Listener:
-        if request.port in self._listeners:
-            raise UsageError(
-                f"The window answers other programs on port {request.port} already. Turn that off,"
-                " or choose another port."
-            )
-        app = public_app(
-            self,
-            host=request.host,
-            key=request.key,
-            origins=request.origins,
-            programs=self._parts.program_keys,
-        )
-        server = HttpServer()
-        port = await server.start(app, request.host, request.port)
-        self._listeners[port] = (request.host, server)
+        opened = await self._listeners.listen(request)
         self._parts.activity.touch()
-        return schema.Listener(host=request.host, port=port)
+        return opened
 
     async def close_listener(self, port: int) -> None:
-        entry = self._listeners.pop(port, None)
-        if entry is None:
-            raise NotFoundError(f"Nothing of Potluck listens on port {port}.")
-        await entry[1].stop()
+        await self._listeners.close(port)
         self._parts.activity.touch()
 
     async def close(self) -> None:
         """Close all listeners and the process for the model's words, because the node ends."""
-        listeners, self._listeners = self._listeners, {}
-        await asyncio.gather(*(server.stop() for _, server in listeners.values()))
+        await self._listeners.close_all()
         await self._parts.at_hand.words.close()
         await self._parts.library.close()
 
