@@ -20,6 +20,7 @@ from whole_nodes import (
     running,
 )
 
+from potluck.api.events import Piece
 from potluck.api.values.gpus import Gpu as Shown
 from potluck.api.values.gpus import GpuRequest
 from potluck.api.values.schema import RoleRequest
@@ -35,6 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.net, pytest.mark.usefixtures("guide"
 
 GAMES = Gpu("nvidia", "nvidia:GPU-1", "NVIDIA GeForce RTX 4070", "GPU-1")
 OLD = Gpu("nvidia", "nvidia:GPU-2", "NVIDIA GeForce GTX 1660", "GPU-2")
+LONG = msgspec.structs.replace(QUESTION, max_tokens=64)
 OFF, ON = GpuRequest(id=GAMES.id, used=False), GpuRequest(id=GAMES.id, used=True)
 
 
@@ -174,8 +176,14 @@ def test_a_worker_helps_on_until_its_master_does_without_it_and_is_back_with_wha
             assert "Laptop leaves. Potluck goes on without it." in notices
             await eventually(desk, lambda: desk.membership.available())
             await load(desk, SPLIT)
-            await desk.backend.use_gpu(OFF)
+            whole, texts = await chat(desk, LONG), list[str]()
+            async for event in desk.backend.generate(LONG):
+                if isinstance(event, Piece):
+                    texts.append(event.text)
+                    if len(texts) == 1:
+                        await desk.backend.use_gpu(OFF)
+            assert "".join(texts) == whole  # what was loaded here was loaded again
             await eventually(desk, lambda: is_back(desk, seen, 4))
-            assert await chat(desk) == before  # what was loaded here is loaded again
+            assert await chat(desk) == before
 
     run(main())

@@ -32,10 +32,12 @@ def found(
     answer: str | None = None,
     *,
     nodes: Path = Path("/nowhere"),
-    system: tuple[str, str] = ("Linux", "x86_64"),
+    system: tuple[str, str] = ("linux", "x86_64"),
     **environ: str,
 ) -> tuple[Gpu, ...]:
-    return find_gpus(asking(answer), environ, amd_nodes=nodes, system=system[0], machine=system[1])
+    return find_gpus(
+        asking(answer), environ, amd_nodes=nodes, system=system[0], machine=lambda: system[1]
+    )
 
 
 def test_nvidias_tool_names_its_gpus_and_two_of_one_kind_are_told_apart() -> None:
@@ -63,16 +65,16 @@ def test_amds_driver_lists_processors_too_which_are_left_out(tmp_path: Path) -> 
 
 
 def test_apples_gpu_is_that_of_its_processor() -> None:
-    (gpu,) = found(system=("Darwin", "arm64"))
+    (gpu,) = found(system=("darwin", "arm64"))
     assert (gpu.maker, gpu.id) == ("apple", "apple:mps")
     assert gpu.name
-    assert found(system=("Darwin", "x86_64")) == ()
+    assert found(system=("darwin", "x86_64")) == ()
 
 
 def test_where_a_variable_says_already_what_is_seen_nothing_is_offered_or_hidden() -> None:
     asked: list[tuple[str, ...]] = []
     environ = {"CUDA_VISIBLE_DEVICES": "1"}
-    assert find_gpus(asking("x", asked), environ, amd_nodes=Path("/nowhere")) == ()
+    assert find_gpus(asking("x", asked), environ, amd_nodes=Path("/nowhere"), system="linux") == ()
     assert asked == []
     assert hiding(NVIDIA, [NVIDIA[0].id], environ) == {}
 

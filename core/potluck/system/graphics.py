@@ -7,6 +7,7 @@ it, and a GPU that is not to be used is not touched.
 import os
 import platform
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,8 +39,8 @@ def find_gpus(
     environ: Mapping[str, str] = os.environ,
     *,
     amd_nodes: Path = _AMD_NODES,
-    system: str = platform.system(),
-    machine: str = platform.machine(),
+    system: str = sys.platform,
+    machine: Callable[[], str] = platform.machine,
 ) -> tuple[Gpu, ...]:
     """Find the GPUs that may be used or not. It takes up to seconds.
 
@@ -50,7 +51,7 @@ def find_gpus(
         found += _nvidia(ask)
     if not environ.keys() & _VARIABLES["amd"]:
         found += _amd(amd_nodes)
-    if (system, machine) == ("Darwin", "arm64") and NO_MPS not in environ:
+    if system == "darwin" and machine() == "arm64" and NO_MPS not in environ:
         found.append(Gpu("apple", "apple:mps", cpu_name(), "mps"))
     return tuple(_with_names_apart(found))
 
