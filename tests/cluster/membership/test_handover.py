@@ -9,6 +9,7 @@ from fake_cluster import Run
 from whole_nodes import SPLIT, chat, eventually, folders_of, join, load, paired, running, seen
 
 from potluck.api.values.schema import ComputerChange, MainRequest, PlanRequest, RoleRequest
+from potluck.cluster.membership import handover
 from potluck.cluster.membership.handover_record import read_record
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.node import Node
