@@ -324,7 +324,8 @@ def test_spare_copies_stand_below_the_computers_and_the_plan(
 ) -> None:
     whole = schema.SpareCopy(model="llama-1b", layers=12, nbytes=400_000_000, stored=400_000_000)
     part = msgspec.structs.replace(whole, layers=1, stored=100_000_000)
-    server.update(computers=(computer("attic", "2", spare=whole), computer("mac", "3", spare=part)))
+    others = computer("attic", "2", spare=whole), computer("mac", "3", spare=part)
+    server.update(computers=(here(), *others))
 
     potluck(command)
 
