@@ -71,15 +71,19 @@ def test_a_model_with_its_projector_is_that_of_the_safetensors(
 @pytest.mark.parametrize(
     ("left_out", "fields"),
     [
+        (
+            ("encoder.layers.2.", "post_layernorm"),
+            {"block_count": 2, "projection_dim": 768, "is_first": 1},
+        ),
         (("encoder.layers.2.", "post_layernorm"), {"block_count": 2, "projection_dim": 768}),
         ((), {"feature_layer": 2, "projection_dim": 768}),
     ],
-    ids=["first files", "with its layer"],
+    ids=["first files", "with its kind", "with its layer"],
 )
 def test_other_files_of_llava_have_the_same_tower(
     left_out: tuple[str, ...], fields: dict[str, int], tmp_path: Path
 ) -> None:
-    """Their `projection_dim` is CLIP's own, and those of the first converter have no layer that is not used."""
+    """Their `projection_dim` is CLIP's own, and those of the first converter have no layer that is not used, and name no kind."""
     seeing = make_seeing_model("llava", tmp_path / "hub")
     file, projector = write_seeing(tmp_path / "hub", tmp_path / "files")
     config = json.loads((tmp_path / "hub" / "config.json").read_text())

@@ -152,15 +152,18 @@ def write_projector(
         kind: the type of matrices.
         is_old: whether the matrices of MLPs have each other's names, as in the first files.
         sizes: pixels of a picture, the fewest and the most.
-        fields: numbers and texts to replace.
+        fields: numbers and texts to replace; `is_first`: the file names no type and no kind, as the first ones of LLaVA.
     """
     eye = config["vision_config"]
     _, projector = _kinds(config)
     writer = gguf.GGUFWriter(path, "clip")
-    writer.add_type("mmproj")
     writer.add_clip_has_vision_encoder(True)
     replaced = dict(fields or {})
-    writer.add_clip_projector_type(replaced.get("projector_type", projector))
+    if replaced.get("is_first"):
+        writer.add_bool("clip.has_llava_projector", True)
+    else:
+        writer.add_type("mmproj")
+        writer.add_clip_projector_type(replaced.get("projector_type", projector))
     rows = replaced.get("projection_dim", config["text_config"]["hidden_size"])
     writer.add_vision_projection_dim(rows)
     writer.add_vision_image_size(_side(eye.get("image_size", 560)))

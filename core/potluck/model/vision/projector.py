@@ -92,6 +92,8 @@ def _kind(keys: Keys) -> str:
     """The row of the table for a file."""
     kind = keys.text("vision.projector_type", keys.text("projector_type", ""))
     shapes = keys.file.shapes
+    if not kind and keys.flag("has_llava_projector", False):
+        kind = "mlp"  # the first files of LLaVA name no kind, since there was no other
     if kind == "gemma4v" and BOUND in shapes:
         return "gemma4v-bounds"
     if kind == "mlp" and NEW_LINE in shapes:
