@@ -38,6 +38,7 @@ from potluck.wire.versions import PROTOCOL_VERSIONS
 _T = TypeVar("_T")
 
 
+DEEP = 1256  # tokens in the cache while a computer measures what a layer takes longer: 1,000 more than for its other times
 Run = Callable[[Coroutine[Any, Any, None]], None]  # the fixture, in a loop that tests share
 
 
@@ -74,6 +75,8 @@ class FakeComputer:
         self.devices: Sequence[DeviceInfo] = (
             DeviceInfo(kind="cpu", name=name, memory_total=2 * memory, memory_free=memory),
         )
+        # Milliseconds that a layer takes longer after `DEEP` tokens, for a token and for a chunk; none: it does not say.
+        self.longer_ms: tuple[float, float] | tuple[()] = ()
         self.machine = ""
         self.is_local = False
         self.on_wifi = False
@@ -122,6 +125,9 @@ class FakeComputer:
             device=next(d for d in self.devices if wanted.device in (None, d.id)),
             decode_ms=(self._ms,) * self.kinds,
             prefill_ms=(2 * self._ms,) * self.kinds,
+            deep_decode_ms=tuple(self._ms + ms for ms in self.longer_ms[:1]) * self.kinds,
+            deep_prefill_ms=tuple(2 * self._ms + ms for ms in self.longer_ms[1:]) * self.kinds,
+            deep=DEEP,
             head_ms=self._ms,
             is_wide=self.is_wide,
         )

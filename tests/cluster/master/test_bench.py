@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_cluster import FakeComputer, FakeComputers, run
+from fake_cluster import DEEP, FakeComputer, FakeComputers, run
 from model_folders import CONFIG
 from seeing_variants import TEXT, gemma_4_config
 
@@ -14,6 +14,7 @@ from potluck.api.values.schema import PlanRequest
 from potluck.cluster.events import Events
 from potluck.cluster.master.bench import PROMPT_DECODE, SHORT_PROMPT, TURN, Bench, with_room
 from potluck.cluster.master.master import Master
+from potluck.cluster.master.measurements import PROFILE_TOKENS
 from potluck.cluster.master.models import Models
 from potluck.errors import PeerLostError, UsageError
 from potluck.ids import NodeId
@@ -179,8 +180,25 @@ def test_at_a_depth_the_floor_counts_the_bytes_of_the_caches() -> None:
         assert deep.prefill_tokens_per_s > 0
         assert result.stages[0].cache_bytes == 10 * (SHORT_PROMPT + 12 // 2)
         assert result.floor_tokens_per_s == pytest.approx(1e6 / (1000 + 220))
-        assert deep.predicted_tokens_per_s > 0
-        assert deep.predicted_prefill_tokens_per_s > 0
+
+    run(main())
+
+
+def test_at_a_depth_the_plan_says_how_much_longer_tokens_take_there() -> None:
+    """By the tokens that are cached: 30, where a token was measured after 256, and a chunk at the beginning."""
+
+    async def main() -> None:
+        home = Home()
+        home.desk.longer_ms = token, chunk = 1.0, 100.0
+        result = result_of(await home.bench(request_of(prompt=20, depth=30, repeat=1)))
+
+        deep = result.depth
+        assert deep is not None
+        token_ms = 1000 / deep.predicted_tokens_per_s - 1000 / result.predicted_tokens_per_s
+        assert token_ms == pytest.approx(4 * token * (30 - 256) / (DEEP - 256))
+        prompts = deep.predicted_prefill_tokens_per_s, result.predicted_prefill_tokens_per_s
+        deep_ms, first_ms = (1000 * 20 / rate for rate in prompts)
+        assert deep_ms - first_ms == pytest.approx(4 * chunk * 20 / PROFILE_TOKENS * 30 / DEEP)
 
     run(main())
 
