@@ -23,6 +23,8 @@ from potluck.engine.profile import (
 )
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
+from potluck.model.footprint import working_bytes
+from potluck.model.layers import LayerKind
 from potluck.model.measured import CACHED, LONG_CACHED, cached_tokens, deep_tokens
 from potluck.model.shapes.table import SHAPES
 from potluck.model.tensor_formats import weight_bytes
@@ -194,18 +196,54 @@ def test_no_more_is_cached_than_the_model_allows(llama: Reference) -> None:
     assert cached_tokens(short) == (CACHED, 999)
 
 
+def sampled(config: ModelConfig, kind: LayerKind, memory: int) -> list[int]:
+    return sample_layers(config, kind, "int4", "full", memory, chunk=256)[0]
+
+
 def test_of_a_rare_kind_as_much_is_measured_as_of_any_other() -> None:
     wide = {**GEMMA, "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 12}
     config = ModelConfig.from_dict(wide)
     common, rare = dict.fromkeys(config.layer_kinds)
 
-    few, many = (sample_layers(config, kind, "int4", "full", 1 << 32) for kind in (rare, common))
+    few, many = (sampled(config, kind, 1 << 32) for kind in (rare, common))
 
     assert len(few) == len(many) > len(set(few)) == 2
     assert set(few) == {layer for layer in range(12) if config.layer_kinds[layer] == rare}
     one = weight_bytes(config, config.layer_tensors(0), "int4")
     assert WORKING_SET - 2 * one < len(few) * one <= WORKING_SET + one
-    assert len(sample_layers(config, rare, "int4", "full", 2 * one)) == 1
+    assert len(sampled(config, rare, 2 * one)) == 1
+
+
+def test_where_memory_is_short_fewer_tokens_are_cached_and_all_of_it_fits() -> None:
+    """A layer of many key heads: 32 kB of cache for each token."""
+    wide = {**GEMMA, "hidden_size": 1024, "head_dim": 256, "num_attention_heads": 32}
+    config = ModelConfig.from_dict({**wide, "num_key_value_heads": 32})
+    kind, one = config.layer_kinds[0], weight_bytes(config, config.layer_tensors(0), "int4")
+
+    for megabytes, tokens in ((1000, LONG_CACHED), (300, 1024), (200, 512)):
+        memory = megabytes * 10**6
+        some, deep = sample_layers(config, kind, "int4", "full", memory, chunk=256)
+
+        assert deep == tokens
+        caches = 2 * 2 * 32 * 256 * (deep + 256)
+        assert len(some) * (one + caches) + working_bytes(config, deep + 256) <= memory
+    assert sample_layers(config, kind, "int4", "full", one, chunk=256) == ([0], CACHED)
+
+
+def test_what_a_step_costs_beside_its_layers_is_no_part_of_how_much_longer_a_deep_one_takes(
+    monkeypatch: pytest.MonkeyPatch, llama: Reference
+) -> None:
+    """Each step costs 5 ms beside its layers, of which one takes 2 ms, and 3 ms more in a long conversation."""
+    config = dataclasses.replace(llama.config, max_position=LONG_CACHED + 1)
+    whole = 5 + 2 * config.num_layers
+    given = iter([whole, 1.0, 1.0, 5 + 2, 5 + 2 + 3] * 2)
+    monkeypatch.setattr("potluck.engine.profile._time", lambda *_: next(given, 1.0))
+
+    profile = profile_layers(config, CPU, "f32", chunk=8, memory=1 << 28)
+
+    (times,) = profile.kinds.values()
+    assert times.deep_prefill_ms - times.prefill_ms == pytest.approx(3)
+    assert times.deep_decode_ms == times.decode_ms
 
 
 def test_of_experts_more_is_measured_for_they_lie_scattered() -> None:
@@ -213,16 +251,16 @@ def test_of_experts_more_is_measured_for_they_lie_scattered() -> None:
     (kind,) = dict.fromkeys(config.layer_kinds)
     one = weight_bytes(config, config.layer_tensors(0), "int4")
 
-    some = sample_layers(config, kind, "int4", "full", 1 << 34)
+    some = sampled(config, kind, 1 << 34)
 
     assert WORKING_SET < SCATTERED_SET <= len(some) * one < SCATTERED_SET + one
-    assert len(sample_layers(config, kind, "int4", "full", 3 * one)) == 2
+    assert len(sampled(config, kind, 3 * one)) == 2
 
 
 def test_of_a_model_that_fits_a_cache_no_more_is_measured_than_it_has() -> None:
     config = ModelConfig.from_dict(GEMMA)
     for kind in dict.fromkeys(config.layer_kinds):
-        assert len(sample_layers(config, kind, "int4", "full", 1 << 32)) == config.num_layers
+        assert len(sampled(config, kind, 1 << 32)) == config.num_layers
 
 
 def test_a_layer_that_is_measured_twice_has_weights_of_its_own_each_time() -> None:

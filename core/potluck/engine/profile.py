@@ -3,14 +3,14 @@
 The measured layers have the model's shape and random weights. Several of each kind run one after
 the other: a single small layer would stay in the processor's cache, which never happens in a whole
 model. Each kind is timed with the same number of layers, even if the model has fewer of it. Time and
-memory are bounded. The caller keeps the result by (device, shape, scheme, cache).
+memory are bounded: where memory is short, a long conversation is concluded from a shorter one. The caller keeps the result by (device, shape, scheme, cache).
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from statistics import fmean, median
+from statistics import median
 
 import torch
 from torch import Tensor
@@ -28,8 +28,9 @@ from potluck.engine.sampling.sampler import Sampler
 from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import CacheSizes, cache_sizes
 from potluck.model.config import ModelConfig
+from potluck.model.footprint import working_bytes
 from potluck.model.layers import LayerKind
-from potluck.model.measured import cached_tokens, deep_tokens
+from potluck.model.measured import CACHED, Depths, cached_tokens, deep_tokens
 from potluck.model.schemes import Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
 from potluck.wire.activation_messages import Sampling
@@ -103,8 +104,10 @@ def profile_layers(
         budget_s = BUDGET_S * min(1.0, max(_LEAST_SHARE, whole / WORKING_SET))
     with out_of_memory("measure one layer of this model", device):
         for kind in dict.fromkeys(config.layer_kinds):
-            some = sample_layers(config, kind, scheme, cache, memory, is_wide=has_wide)
-            times[kind] = _time_layers(config, some, device, scheme, cache, chunk, budget_s)
+            some, deep = sample_layers(
+                config, kind, scheme, cache, memory, chunk=chunk, is_wide=has_wide
+            )
+            times[kind] = _time_layers(config, some, deep, device, scheme, cache, chunk, budget_s)
         head_ms = _time_head(config, device, scheme, min(WORKING_SET, memory // 2), budget_s)
         picture_ms = _time_tower(config, device, scheme, budget_s)
     release(device)
@@ -120,13 +123,15 @@ def sample_layers(
     cache: Cache,
     memory: int,
     *,
+    chunk: int,
     is_wide: bool = False,
-) -> list[int]:
-    """Indices of layers of a kind, so many that they do not fit into the processor's cache.
+) -> tuple[list[int], int]:
+    """Indices of layers of a kind, so many that they do not fit into the processor's cache, and how many tokens are cached.
 
     An index appears more than once where the model has too few; each time the layer gets weights of its
     own. They are never larger than the whole model or than half of `memory`: a model that fits into a
-    cache also runs there.
+    cache also runs there. They have room for `deep_tokens` and a chunk; if this and its work do not fit into `memory`
+    for one layer, for fewer tokens, but never for fewer than `CACHED`.
 
     Raises:
         OutOfMemoryError: one layer alone needs more than `memory`.
@@ -140,13 +145,21 @@ def sample_layers(
             needed=one,
             available=memory,
         )
-    tokens = deep_tokens(config)
-    sizes = replace(cache_sizes(scheme, cache, is_wide=is_wide), slack=tokens)  # see `_time_layers`
-    cached = config.layers[like[0]].cache(sizes).nbytes(tokens)
-    whole = sum(nbytes + cached for nbytes in layer_bytes)
+    sizes = cache_sizes(scheme, cache, is_wide=is_wide)
+
+    def needs(deep: int) -> tuple[int, int]:
+        room = deep + chunk
+        spec = config.layers[like[0]].cache(replace(sizes, slack=room))  # see `_time_layers`
+        return one + spec.nbytes(room), working_bytes(config, room)
+
+    deep = deep_tokens(config)
+    while sum(needs(deep)) > memory and deep > CACHED:
+        deep = max(CACHED, deep // 2)
+    each, working = needs(deep)
+    whole = sum(layer_bytes) + len(layer_bytes) * (each - one)
     wanted = SCATTERED_SET if kind.has_experts else WORKING_SET
-    count = -(-min(wanted, memory // 2, whole) // (one + cached))
-    return list(islice(cycle(like), max(1, count)))
+    count = min(-(-min(wanted, memory // 2, whole) // each), (memory - working) // each)
+    return list(islice(cycle(like), max(1, count))), deep
 
 
 def _layer_bytes(config: ModelConfig, scheme: Scheme, is_wide: bool) -> list[int]:
@@ -159,6 +172,7 @@ def _layer_bytes(config: ModelConfig, scheme: Scheme, is_wide: bool) -> list[int
 def _time_layers(
     config: ModelConfig,
     layers: Sequence[int],
+    deep: int,
     device: torch.device,
     scheme: Scheme,
     cache: Cache,
@@ -168,7 +182,7 @@ def _time_layers(
     weights = random_weights(
         config, layers, embedding=False, head=False, scheme=scheme, device=device, cache=cache
     )
-    ropes, dtype, deep = config.ropes, weights.cache_dtype, deep_tokens(config)
+    ropes, dtype = config.ropes, weights.cache_dtype
     room = deep + chunk
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
     # Also a layer with a window has all rows here: a token takes the same time, and none has to move.
@@ -202,20 +216,28 @@ def _time_layers(
         return once
 
     count, share = len(caches), budget_s / _LOOKS
-    depths = cached_tokens(config)
 
     def look() -> tuple[float, ...]:
         # Prefill first: it writes the cache that the token then attends to.
         prefill_ms = _time(run(0, chunk), device, share) / count
-        token_ms = [_time(run(depth, 1), device, share) / count for depth in depths]
-        # A chunk computes, wherever the weights are: so one layer is enough, in which most of it is attention.
-        deep_ms = _time(run(deep, chunk, 1), device, share / _DEEP)
-        deep_token_ms = token_ms[-1]
-        if depths[-1] != deep:
-            deep_token_ms = _time(run(deep, 1), device, share / _DEEP) / count
-        return fmean(token_ms), prefill_ms, deep_token_ms, deep_ms
+        token_ms = _time(run(CACHED, 1), device, share) / count
+        deep_token_ms = _time(run(deep, 1), device, share / _DEEP) / count
+        # A chunk computes, wherever the weights are: so one layer is enough. What a step costs beside it is in both.
+        first_ms, deep_ms = (_time(run(at, chunk, 1), device, share / _DEEP) for at in (0, deep))
+        return token_ms, prefill_ms, deep_token_ms, first_ms, deep_ms
 
-    return LayerTimes(*map(min, zip(*(look() for _ in range(_LOOKS)), strict=True)))
+    measured = map(min, zip(*(look() for _ in range(_LOOKS)), strict=True))
+    token_ms, prefill_ms, deep_token_ms, first_ms, deep_ms = measured
+    depths = Depths(config.layers[layers[0]].cache(CacheSizes(number_bytes=dtype.itemsize)), chunk)
+    per_token = depths.token_slope(token_ms, deep_token_ms, (CACHED,), deep)
+    per_chunk = depths.chunk_slope(first_ms, deep_ms, deep)
+    far = deep_tokens(config)
+    return LayerTimes(
+        decode_ms=token_ms + per_token * depths.token_more((CACHED,), cached_tokens(config)),
+        prefill_ms=prefill_ms,
+        deep_decode_ms=token_ms + per_token * depths.token_more((CACHED,), (far,)),
+        deep_prefill_ms=prefill_ms + per_chunk * depths.chunk_more(far),
+    )
 
 
 def _time_head(

@@ -1,6 +1,7 @@
 """With how many cached tokens a model's layers are measured, for which times at other depths are planned."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from potluck.model.caches import CacheSizes, CacheSpec
@@ -33,3 +34,39 @@ def token_read(cache: CacheSpec, depths: Sequence[int]) -> float:
 def chunk_read(cache: CacheSpec, position: int, tokens: int) -> float:
     """Bytes of a layer's cache that the tokens of a chunk read, as the mean of them."""
     return cache.read_bytes(position + (tokens + 1) // 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Depths:
+    """How a layer's times grow with what is cached: in proportion to the bytes of the cache that a token reads.
+
+    Attributes:
+        cache: of the layer.
+        chunk: tokens of a chunk.
+    """
+
+    cache: CacheSpec
+    chunk: int
+
+    def token_more(self, before: Sequence[int], after: Sequence[int]) -> float:
+        """Bytes that a token reads more after so many tokens than after others, as means of these numbers."""
+        return token_read(self.cache, after) - token_read(self.cache, before)
+
+    def chunk_more(self, deep: int) -> float:
+        """Bytes that the tokens of a chunk read more after so many tokens than at the beginning, as the mean of them."""
+        return chunk_read(self.cache, deep, self.chunk) - chunk_read(self.cache, 0, self.chunk)
+
+    def token_slope(
+        self, before_ms: float, after_ms: float, before: Sequence[int], deep: int
+    ) -> float:
+        """Milliseconds of a token for each byte more, from its times at two depths."""
+        return _slope(before_ms, after_ms, self.token_more(before, (deep,)))
+
+    def chunk_slope(self, before_ms: float, after_ms: float, deep: int) -> float:
+        """Milliseconds of a chunk for each byte more, from its times at the beginning and after so many tokens."""
+        return _slope(before_ms, after_ms, self.chunk_more(deep))
+
+
+def _slope(before_ms: float, after_ms: float, more_bytes: float) -> float:
+    """Milliseconds of a byte more. A time that is no longer is noise, where little grows."""
+    return max(0.0, after_ms - before_ms) / more_bytes if more_bytes > 0 else 0.0

@@ -6,7 +6,7 @@ and recurrent ones never do.
 
 from collections.abc import Sequence
 
-from potluck.model.measured import chunk_read, token_read
+from potluck.model.measured import Depths
 from potluck.plan.cost import ModelShape
 from potluck.plan.stages import Plan
 
@@ -16,7 +16,7 @@ def token_read_ms(
 ) -> tuple[float, ...]:
     """`DeviceCost.token_read_ms` of times as of `Profiled`, with `deep` tokens cached for the later ones."""
     return tuple(
-        _slope(before, after, token_read(cache, (deep,)) - token_read(cache, shape.depths))
+        Depths(cache, 1).token_slope(before, after, shape.depths, deep)
         for before, after, cache in zip(decode_ms, deep_ms, shape.caches, strict=False)
     )
 
@@ -26,14 +26,9 @@ def chunk_read_ms(
 ) -> tuple[float, ...]:
     """`DeviceCost.chunk_read_ms` of the times of chunks of so many tokens; see `token_read_ms`."""
     return tuple(
-        _slope(before, after, chunk_read(cache, deep, chunk) - chunk_read(cache, 0, chunk)) / chunk
+        Depths(cache, chunk).chunk_slope(before, after, deep) / chunk
         for before, after, cache in zip(prefill_ms, deep_ms, shape.caches, strict=False)
     )
-
-
-def _slope(before_ms: float, after_ms: float, more_bytes: float) -> float:
-    """Milliseconds of a byte more. A time that is no longer is noise, where little grows."""
-    return max(0.0, after_ms - before_ms) / more_bytes if more_bytes > 0 else 0.0
 
 
 def token_after_ms(shape: ModelShape, plan: Plan, cached: int) -> float:
