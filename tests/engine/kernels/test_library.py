@@ -8,7 +8,7 @@ import pytest
 from llvmlite import binding
 from weight_formats import every_format
 
-from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.attending.attention import Heads, attended_part
 from potluck.engine.kernels.attending.prefill_kernel import emit_attend_many
 from potluck.engine.kernels.decoding.head_kernel import HeadShape, emit_head
 from potluck.engine.kernels.decoding.layer_kernel import emit_decode
@@ -95,8 +95,8 @@ KERNELS: list[tuple[Emit, *tuple[Hashable, ...]]] = [
     (emit_arrange,),
     (emit_matrix_product,),
     (emit_choose_many, Routing(count=21, per_token=3, normalise=True)),
-    (emit_attend_many, HEADS),
-    (emit_attend_many, ODD_HEADS),
+    (emit_attend_many, attended_part(HEADS)),
+    (emit_attend_many, attended_part(ODD_HEADS)),
     (emit_head, HeadShape(hidden=80, rows=131, weight_format=INT4, epsilon=1e-5)),
     (emit_decode, LAYER),
     (emit_decode, FLOAT_LAYER),
@@ -119,6 +119,16 @@ def compiled(
     binding.initialize_all_asmprinters()
     machine = target_machine(path, triple)
     return machine, optimise(emit_kernel("kernel", path, emit, *parameters), machine)
+
+
+def test_layers_share_their_attention_if_they_differ_in_norms_and_rope_alone() -> None:
+    other = replace(
+        HEADS, rotary_dim=0, qk_norm="projection", epsilon=0.5, value_norm=True, value_scale=2.0
+    )
+
+    assert other != HEADS
+    assert attended_part(other) == attended_part(HEADS)
+    assert attended_part(replace(HEADS, scale=0.7)) != attended_part(HEADS)
 
 
 @pytest.mark.parametrize(("path", "other"), ALIKE.items())

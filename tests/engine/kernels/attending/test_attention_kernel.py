@@ -11,7 +11,7 @@ from kernel_paths import BEST, every_path
 from torch import Tensor
 from torch_layers import attend, make_cache, make_heads, make_sinks
 
-from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.attending.attention import Heads, attended_part
 from potluck.engine.kernels.attending.attention_fields import KINDS
 from potluck.engine.kernels.attending.attention_kernel import Attend, emit_attend, parts_floats
 from potluck.engine.kernels.attending.cache import quantise_heads
@@ -42,7 +42,7 @@ def attended(
         sinks=0 if sinks is None else sinks.data_ptr(),
     )  # fmt: skip
     kernels.wake()
-    library(kernels.name).get(emit_attend, heads)(ctypes.addressof(arguments))
+    library(kernels.name).get(emit_attend, attended_part(heads))(ctypes.addressof(arguments))
     return out
 
 
@@ -143,6 +143,6 @@ def test_nothing_before_the_tokens_that_are_seen_is_read() -> None:
         parts=parts.data_ptr(), out=out.data_ptr(), shares=1,
     )  # fmt: skip
 
-    library(BEST.name).get(emit_attend, heads)(ctypes.addressof(arguments))
+    library(BEST.name).get(emit_attend, attended_part(heads))(ctypes.addressof(arguments))
 
     torch.testing.assert_close(out, attend(q, heads, both, start, end), rtol=1e-4, atol=2e-5)

@@ -24,7 +24,8 @@ as their value. As int8 both parts of a row have a scale.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cache
 
 from potluck.engine.kernels.layout import CACHE_LINE, CACHE_SCALE_BYTES
 from potluck.engine.kernels.paths import Path
@@ -53,15 +54,12 @@ LOWEST = -1e30  # below any score, but finite, so that differences are numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
-    """What the kernels of attention are written for."""
+class Attended:
+    """What the kernels of attention are written for: of the heads all but what rope, norms and gates need."""
 
     heads: int
     kv_heads: int
     head_dim: int
-    rotary_dim: int  # how many of the head_dim numbers rope turns, where a layer has rope
-    qk_norm: QkNormKind | None
-    epsilon: float  # of the norms of queries and keys
     scale: float  # of queries times keys
     softcap: float | None  # scores become cap tanh(score / cap)
     cache_kind: int
@@ -69,15 +67,11 @@ class Heads:
     rank: int | None = None  # of latent attention: how many of a key's numbers are the value
     index_dim: int = 0  # numbers of an indexer's key behind a latent row, which attention passes by
     has_gates: bool = False  # behind each head's query lie as many numbers, which are passed by
-    qk_norm_after_rope: bool = False
-    value_norm: bool = False  # each head's values are normed too
     keys_are_values: bool = False  # before their norm and rope: a token has queries and keys alone
     value_numbers: int | None = None  # of a value, which may be narrower than a key; None: as many
-    value_scale: float = 1.0  # multiplies values before they are cached
     gate_rows: int = (
         0  # behind the values lie so many gates of the result: of each number, or of each head
     )
-    gate_function: GateFunction = "sigmoid"
     takes: bool = False  # keys and values are those of another layer: a token has queries alone
 
     def __post_init__(self) -> None:
@@ -85,9 +79,7 @@ class Heads:
         if self.rank is not None:
             assert self.kv_heads == 1
             assert self.rank % LANES == 0
-            assert self.rank + self.rotary_dim == self.head_dim
-        assert self.rotary_dim % 2 == 0
-        assert 0 <= self.rotary_dim <= self.head_dim
+            assert self.rank < self.head_dim
         assert 0 < self.value_dim <= self.head_dim
         assert self.gate_rows in (0, self.heads, self.heads * self.value_dim)
 
@@ -183,6 +175,31 @@ class Heads:
             yield [_span(e, size, part) for part in range(start, min(start + count, vectors))]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heads(Attended):
+    """What the kernels around attention are written for too: rope, norms, the cache and gates."""
+
+    rotary_dim: int  # how many of the head_dim numbers rope turns, where a layer has rope
+    qk_norm: QkNormKind | None
+    epsilon: float  # of the norms of queries and keys
+    qk_norm_after_rope: bool = False
+    value_norm: bool = False  # each head's values are normed too
+    value_scale: float = 1.0  # multiplies values before they are cached
+    gate_function: GateFunction = "sigmoid"
+
+    def __post_init__(self) -> None:
+        Attended.__post_init__(self)
+        assert self.rank is None or self.rank + self.rotary_dim == self.head_dim
+        assert self.rotary_dim % 2 == 0
+        assert 0 <= self.rotary_dim <= self.head_dim
+
+
+@cache
+def attended_part(shape: Heads) -> Attended:
+    """The part of it that attention itself is written for, which many layers share."""
+    return Attended(**{each.name: getattr(shape, each.name) for each in fields(Attended)})
+
+
 def each_some(e: Emitter, size: int, lanes: int) -> Iterator[Span]:
     """Write the body for so many lanes of a key's numbers at a time: in a loop if they are many, then for the rest."""
     looped = 0 if size <= _WRITTEN_OUT else size - size % (_IN_A_LOOP * lanes)
@@ -233,7 +250,7 @@ class Cached:
     """Keys or values of a head, from some token on."""
 
     e: Emitter
-    shape: Heads
+    shape: Attended
     base: Pointer
 
     def at(self, token: Operand) -> Pointer:
@@ -276,7 +293,9 @@ class Ahead:
         self._offset.value = self._offset.value + nbytes
 
 
-def rows_of(e: Emitter, shape: Heads, given: Record, head: Value) -> Callable[[str, Value], Cached]:
+def rows_of(
+    e: Emitter, shape: Attended, given: Record, head: Value
+) -> Callable[[str, Value], Cached]:
     """Return what finds the `keys` or `values` of a key head, from the first token of a panel on.
 
     Args:

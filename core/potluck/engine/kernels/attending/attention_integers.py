@@ -6,7 +6,7 @@ the cache, whose own rounding outweighs it.
 
 from dataclasses import dataclass
 
-from potluck.engine.kernels.attending.attention import LANES, PANEL, Cached, Heads
+from potluck.engine.kernels.attending.attention import LANES, PANEL, Attended, Cached
 from potluck.engine.kernels.layout import CACHE_SCALE_BYTES, LARGEST
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.functions import emit_integers, emit_scale
@@ -60,21 +60,21 @@ class Part:
         return cached.at(token).skip(self.place + self.size).of(KIND_F32)[0]
 
 
-def parts_of(shape: Heads) -> list[Part]:
+def parts_of(shape: Attended) -> list[Part]:
     """Return the parts of a key that have a scale of their own."""
     if shape.rank is None:
         return [Part(0, shape.head_dim, 0, 0)]
     latent = Part(0, shape.rank, 0, 0)
     place = shape.rank + CACHE_SCALE_BYTES
-    return [latent, Part(shape.rank, shape.rotary_dim, place, latent.padded)]
+    return [latent, Part(shape.rank, shape.head_dim - shape.rank, place, latent.padded)]
 
 
-def rounded_size(shape: Heads) -> int:
+def rounded_size(shape: Attended) -> int:
     """Return how many integers a rounded query has; each part is filled up with zeros."""
     return sum(part.padded for part in parts_of(shape))
 
 
-def round_query(e: Emitter, shape: Heads, query: Pointer, out: Pointer, scales: Pointer) -> None:
+def round_query(e: Emitter, shape: Attended, query: Pointer, out: Pointer, scales: Pointer) -> None:
     """Write a query as integers of 16 bits, and for each part what products with them are multiplied with."""
     for index, part in enumerate(parts_of(shape)):
         source, target = query + part.begin, out.of(I16) + part.rounded

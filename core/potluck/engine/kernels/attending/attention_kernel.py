@@ -14,6 +14,7 @@ from potluck.engine.kernels.attending.attention import (
     LOWEST,
     PANEL,
     WIDE,
+    Attended,
     Cached,
     Heads,
     rows_of,
@@ -69,7 +70,7 @@ class Attend(Record):
 ATTEND = ir.FunctionType(VOID, [POINTER])
 
 
-def parts_floats(shape: Heads, tokens: int) -> int:
+def parts_floats(shape: Attended, tokens: int) -> int:
     """Return how many f32 of memory the kernel needs for so many cached tokens."""
     layout = _Part(shape)
     return shape.kv_heads * -(-tokens // PANEL) * (layout.size + layout.scratch_size)
@@ -83,7 +84,7 @@ class _Part:
     another, so that those of a long cache take few pages; the scratch memory is behind all of them.
     """
 
-    shape: Heads
+    shape: Attended
 
     @property
     def out(self) -> int:
@@ -108,7 +109,7 @@ class _Part:
 
 
 def emit_attend(
-    module: ir.Module, name: str, path: Path, shape: Heads, run: ir.Function | None = None
+    module: ir.Module, name: str, path: Path, shape: Attended, run: ir.Function | None = None
 ) -> ir.Function:
     """Write attention of all heads. `run` shares it with the threads: a function that `emit_run` has written."""
     piece = _emit_piece(module, f"{name}_piece", path, shape)
@@ -144,7 +145,7 @@ def _panels(given: Attend) -> tuple[Value, Value]:
     return first, given.position // PANEL + 1 - first
 
 
-def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
+def _emit_piece(module: ir.Module, name: str, path: Path, shape: Attended) -> ir.Function:
     """Write a `PIECE` whose blocks are parts: head by head, and panel by panel in a head."""
     e, given, first, last = begin_piece(module, name, path, Attend)
     layout = _Part(shape)
@@ -186,7 +187,7 @@ def _emit_piece(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Fu
     return internal(e.end())
 
 
-def _emit_combine(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
+def _emit_combine(module: ir.Module, name: str, path: Path, shape: Attended) -> ir.Function:
     """Write a `PIECE` whose blocks are heads: it combines the parts of each, in the order of their panels."""
     e, given, first, last = begin_piece(module, name, path, Attend)
     _, panels = _panels(given)
@@ -202,7 +203,7 @@ def _emit_combine(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.
 
 def _combine(
     e: Emitter,
-    shape: Heads,
+    shape: Attended,
     part: Pointer,
     panels: Value,
     member: Value,

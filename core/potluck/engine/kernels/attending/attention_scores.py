@@ -16,8 +16,8 @@ from potluck.engine.kernels.attending.attention import (
     SUMS,
     WIDE,
     Ahead,
+    Attended,
     Cached,
-    Heads,
     blocks_of,
     each_some,
     others_at_once,
@@ -58,22 +58,22 @@ class Products(Protocol):
     def scores(self, totals: list[Value], head: Value, first: Value) -> Value: ...
 
 
-def scratch_floats(shape: Heads) -> int:
+def scratch_floats(shape: Attended) -> int:
     """Return how many f32 of memory `write_scores` uses, beside the scales of a panel."""
     return _integers_floats(shape) + len(parts_of(shape)) * _MOST_HEADS * SUMS * LANES
 
 
-def scales_floats(shape: Heads) -> int:
+def scales_floats(shape: Attended) -> int:
     """Return how many f32 the scales of a panel's keys and values are."""
     return (len(parts_of(shape)) + 1) * PANEL if shape.has_scales else 0
 
 
-def value_scales(shape: Heads, scales: Pointer) -> Pointer:
+def value_scales(shape: Attended, scales: Pointer) -> Pointer:
     """Return where the scales of values are, among those of a panel."""
     return scales if shape.rank is not None else scales + PANEL
 
 
-def _integers_floats(shape: Heads) -> int:
+def _integers_floats(shape: Attended) -> int:
     """Return how many f32 the rounded queries take, and what they are multiplied with."""
     if not shape.has_scales:
         return 0
@@ -85,7 +85,7 @@ def _integers_floats(shape: Heads) -> int:
 class Scores:
     """Writes the scores of a panel."""
 
-    shape: Heads
+    shape: Attended
     keys: Cached
     values: Cached  # prefetched meanwhile
     queries: Pointer  # (group, …), f32, as far apart as the shape says

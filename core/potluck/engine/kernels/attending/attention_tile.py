@@ -14,8 +14,8 @@ from potluck.engine.kernels.attending.attention import (
     PANEL,
     WIDE,
     Ahead,
+    Attended,
     Cached,
-    Heads,
     blocks_of,
     others_at_once,
     rows_at_once,
@@ -78,7 +78,7 @@ class _Sums:
 class Tile:
     """Some rows of queries over a panel. Tokens are counted from the first of the panel."""
 
-    shape: Heads
+    shape: Attended
     rows: int
     values: Cached
     scores: Pointer  # (rows, PANEL), f32
@@ -297,7 +297,7 @@ class Tile:
                     before[span] = add_scaled(e, (before[span], here), (old, new))
 
 
-def _tokens_at_once(shape: Heads) -> int:
+def _tokens_at_once(shape: Attended) -> int:
     """Return how many tokens' values fit the first cache beside all else."""
     tokens = PANEL
     while tokens > _LEAST_TOKENS and tokens * shape.cached_bytes > _NEAR_BYTES:

@@ -17,8 +17,8 @@ from potluck.engine.kernels.attending.attention import (
     PANEL,
     SUMS,
     WIDE,
+    Attended,
     Cached,
-    Heads,
     columns_at_once,
     rows_at_once,
     rows_of,
@@ -85,7 +85,7 @@ _PREPARE = ir.FunctionType(VOID, [POINTER, POINTER, I64, I64, POINTER])
 _ROWS = ir.FunctionType(VOID, [POINTER] * 5 + [I64] * 3)
 
 
-def scratch_floats(shape: Heads, path: Path) -> int:
+def scratch_floats(shape: Attended, path: Path) -> int:
     """Return how many f32 the kernel uses while it runs, for each block."""
     return _Scratch(shape, path).size
 
@@ -98,7 +98,7 @@ class _Scratch:
     scores are made of, and the sums of values.
     """
 
-    shape: Heads
+    shape: Attended
     path: Path
 
     @property
@@ -139,7 +139,7 @@ class _Scratch:
         return self.totals + self.rows * self.shape.value_padded
 
 
-def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Heads) -> ir.Function:
+def emit_attend_many(module: ir.Module, name: str, path: Path, shape: Attended) -> ir.Function:
     """Write attention of many tokens: a job of the threads."""
     layout = _Scratch(shape, path)
     prepare = _emit_prepare(module, f"{name}_prepare", layout)
@@ -181,7 +181,7 @@ class _Queries:
     """Some tokens of the heads that share a key head."""
 
     e: Emitter
-    shape: Heads
+    shape: Attended
     given: Prefill
     kv_head: Value
     first: Value
@@ -241,7 +241,7 @@ def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function
     return e.end()
 
 
-def _column_numbers(shape: Heads) -> int:
+def _column_numbers(shape: Attended) -> int:
     """Return how many f32 or pairs of integers a key has."""
     return rounded_size(shape) // 2 if shape.has_scales else shape.padded
 

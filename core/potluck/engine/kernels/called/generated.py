@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from potluck.engine.kernels.attending.attention import Heads, rows_at_once
+from potluck.engine.kernels.attending.attention import Heads, attended_part, rows_at_once
 from potluck.engine.kernels.attending.attention_fields import (
     KINDS,
     cache_fields,
@@ -163,8 +163,8 @@ class GeneratedKernels(CompiledKernels, Kernels):
 
     def prepare_attention(self, shape: Heads) -> None:
         """Compile `attend` now."""
-        self._library.get(emit_attend_many, shape)
-        self._library.get(emit_attend, shape)
+        self._library.get(emit_attend_many, attended_part(shape))
+        self._library.get(emit_attend, attended_part(shape))
 
     def rope_and_cache(
         self,
@@ -259,7 +259,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             **cache_fields(shape, cache, first),
             **shared_fields(shape, shared),
         )
-        piece = self._library.get(emit_attend_many, shape)
+        piece = self._library.get(emit_attend_many, attended_part(shape))
         self.run(piece, addressof(arguments), blocks, 1)
         return out
 
@@ -290,7 +290,7 @@ class GeneratedKernels(CompiledKernels, Kernels):
             **shared_fields(shape, shared),
         )
         self.wake()
-        self._library.get(emit_attend, shape)(addressof(arguments))
+        self._library.get(emit_attend, attended_part(shape))(addressof(arguments))
         return out
 
     def _rows(
