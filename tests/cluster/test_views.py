@@ -12,6 +12,7 @@ from packing_engine import Workplace
 from potluck.api.values.network import Medium
 from potluck.api.values.schema import Computer, ModelState, PlanRequest
 from potluck.api.values.vitals import Vitals
+from potluck.cluster.computer_views import ComputerViews
 from potluck.cluster.events import ComputerLost, Events, ModelChanged
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models
@@ -19,7 +20,6 @@ from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.vocabulary import Failed
 from potluck.cluster.membership.records import MemberRecord
 from potluck.cluster.views import (
-    ComputerViews,
     deployment_plan,
     load_progress,
     loaded,

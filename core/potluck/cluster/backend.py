@@ -22,6 +22,7 @@ from potluck.api.values.update import Update, UpdateRequest
 from potluck.api.values.weights import Pruned, PruneRequest, VerifyProgress, VerifyRequest
 from potluck.cluster.activity import Activity
 from potluck.cluster.at_hand import ModelsAtHand
+from potluck.cluster.computer_views import ComputerViews
 from potluck.cluster.doctor import Doctor
 from potluck.cluster.driver.completion import complete, tokens_of
 from potluck.cluster.events import NoticeLevel
@@ -42,7 +43,6 @@ from potluck.cluster.runtime.keeper import EngineKeeper
 from potluck.cluster.updating.keeper import UpdateKeeper
 from potluck.cluster.upkeep import Upkeep
 from potluck.cluster.views import (
-    ComputerViews,
     load_progress,
     loaded,
     model_state,
