@@ -76,7 +76,7 @@ class KeptEngine:
                 self.store,
                 WheelClient(identity, me=lambda: ME, store=self.store),
                 sources=lambda: (),
-                is_paired=lambda: False,
+                paired=lambda: (),
                 internet=Internet(self.store, index=index, patience=patience),
             ),
             release=Release(

@@ -48,7 +48,7 @@ class Computer:
             self.store,
             client,
             sources=lambda: (),
-            is_paired=lambda: False,
+            paired=lambda: (),
             internet=Internet(self.store, patience=patience),
         )
         here = Here(

@@ -12,7 +12,7 @@ from wheel_server import WheelServer, serving
 from potluck.cluster.runtime.fetching import Coming, WheelFetcher
 from potluck.cluster.runtime.sharing import Source
 from potluck.errors import DiskFullError, HubError
-from potluck.ids import Digest
+from potluck.ids import Digest, NodeId
 from potluck.runtime.download import Internet, Patience
 from potluck.runtime.lock import Wheel
 from potluck.store.chunks import ChunkStore
@@ -36,13 +36,14 @@ def fetcher(
     index: str | None = None,
     *,
     found: Callable[[], Sequence[Source]] | None = None,
+    off: Sequence[NodeId] = (),
 ) -> WheelFetcher:
-    """What brings wheels to a computer from these sources, or from those that are found at each look."""
+    """What brings wheels to a computer from these sources, or from those that are found at each look; paired ones are `off`."""
     return WheelFetcher(
         computer.store,
         computer.client,
         sources=found or (lambda: sources),
-        is_paired=lambda: found is not None,
+        paired=lambda: {*off, *(one.node_id for one in sources)},
         internet=Internet(computer.store, index=index, patience=QUICK),
         poll_s=0.001,
     )
@@ -71,6 +72,31 @@ def test_the_home_comes_before_the_internet(home, paths, internet) -> None:
     assert coming.here == {wheel.digest: wheel.nbytes for wheel in wheels}
 
 
+def test_a_paired_computer_that_is_off_is_waited_for_once(
+    home, paths, internet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("potluck.cluster.runtime.fetching.FOUND_S", 0.2)
+    study = home.add("study")
+    wheels = study.list(*paths)
+    looks: list[int] = []
+
+    def look() -> Sequence[Source]:
+        looks.append(len(looks))
+        return ()
+
+    async def obtain() -> None:
+        off = [NodeId("7" * 64), NodeId("8" * 64)]
+        its = fetcher(study, (), f"{internet.address}/simple", found=look, off=off)
+        await its.obtain(wheels[:1], Coming())
+        assert len(looks) > 1
+
+        looks.clear()
+        await its.obtain(wheels, Coming())
+        assert len(looks) == 1
+
+    home.run(obtain)
+
+
 def test_a_paired_computer_that_is_not_found_yet_is_waited_for(home, paths, internet) -> None:
     study = home.add("study")
     wheels = study.list(*paths)
@@ -82,7 +108,7 @@ def test_a_paired_computer_that_is_not_found_yet_is_waited_for(home, paths, inte
     async def obtain() -> None:
         sources = [home.master.source(home.id)]
         index = f"{internet.address}/simple"
-        its = fetcher(study, (), index, found=lambda: next(looks, sources))
+        its = fetcher(study, sources, index, found=lambda: next(looks, sources))
         await its.obtain(wheels, coming)
 
     home.run(obtain)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,7 @@ from potluck.errors import (
     ProtocolError,
     StoreError,
 )
-from potluck.ids import Digest
+from potluck.ids import Digest, NodeId
 from potluck.runtime.download import Internet
 from potluck.runtime.lock import Wheel
 from potluck.runtime.stopping import StoppedError
@@ -62,7 +62,7 @@ class WheelFetcher:
         store: takes them.
         client: takes them from other computers.
         sources: the paired computers that can be reached.
-        is_paired: whether there are paired computers, found or not.
+        paired: the paired computers, found or not.
         internet: fetches them from there.
         poll_s: seconds between two questions how far another computer is.
     """
@@ -73,12 +73,13 @@ class WheelFetcher:
         client: WheelClient,
         *,
         sources: Callable[[], Sequence[Source]],
-        is_paired: Callable[[], bool],
+        paired: Callable[[], Collection[NodeId]],
         internet: Internet,
         poll_s: float = POLL_S,
     ) -> None:
         self._store, self._client, self._sources = store, client, sources
-        self._is_paired, self._internet = is_paired, internet
+        self._paired, self._internet = paired, internet
+        self._until: dict[NodeId, float] = {}  # when a paired computer is waited for no more
         self._poll_s = poll_s
 
     async def obtain(
@@ -143,12 +144,19 @@ class WheelFetcher:
         return list(lacking)
 
     async def _found(self) -> Sequence[Source]:
-        """The sources. Who asks right after the pairing would else fetch from the Internet what the home has."""
+        """The sources. Who asks right after a start or the pairing would else fetch from the Internet what the home has.
+
+        Each paired computer is waited for once: one that is not found by then is off, and holds up no later fetch.
+        """
         now = asyncio.get_running_loop().time
-        until = now() + FOUND_S
-        while not (sources := self._sources()) and self._is_paired() and now() < until:  # noqa: ASYNC110 - nothing tells of it
+        while True:
+            sources = self._sources()
+            begin, lacking = now(), set(self._paired()) - {one.node_id for one in sources}
+            for each in lacking:
+                self._until.setdefault(each, begin + FOUND_S)
+            if all(self._until[each] <= begin for each in lacking):
+                return sources
             await asyncio.sleep(_LOOK_S)
-        return sources
 
     async def _offer(
         self, source: Source, wheels: Sequence[Wheel], *, fetch: bool = False

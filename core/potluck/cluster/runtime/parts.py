@@ -61,7 +61,7 @@ class EngineParts:
             self.store,
             self.client,
             sources=lambda: sources(identity, found(), members()),
-            is_paired=lambda: bool(_paired(identity, members())),
+            paired=lambda: _paired(identity, members()).keys() - {identity.node_id},
             internet=Internet(self.store, index=index),
         )
         self.keeper = EngineKeeper(
