@@ -272,7 +272,9 @@ def test_the_conversations_of_one_that_leaves_go_to_one_that_stays_or_its_answer
         for computer in house.all:
             computer.moves_caches = True
         if refuses:  # as a program does that does not know the request
-            house.desk.errors["take_sessions"] = failing(RemoteError("unknown_op", "What?"))
+            house.desk.errors["take_sessions"] = failing(
+                RemoteError("It does not know take_sessions.")
+            )
         async with house.first() as first:
             await house.answers(house.laptop)
             ending = house.replicas.ready

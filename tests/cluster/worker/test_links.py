@@ -17,8 +17,8 @@ from potluck.errors import (
 from potluck.ids import NodeId
 from potluck.net.measure import measure
 from potluck.store.registry import LocalModel
-from potluck.wire.measuring_messages import MeasureLink, MeasureSums, Profile
 from potluck.wire.cache_messages import TakeSessions
+from potluck.wire.measuring_messages import MeasureLink, MeasureSums, Profile
 from potluck.wire.messages import (
     Address,
     CacheHop,
