@@ -298,6 +298,25 @@ def test_the_conversations_of_one_that_leaves_go_to_one_that_stays_or_its_answer
     run(main())
 
 
+def test_those_of_the_first_go_to_the_one_that_takes_its_place(model: LocalModel) -> None:
+    async def main() -> None:
+        house = House(model)
+        for computer in house.all:
+            computer.moves_caches = True
+        async with house.first() as first:
+            await house.answers(house.laptop)
+            house.going = [house.desk]
+            promoted = house.replicas.promote(first)
+            await house.ended()
+            assert house.laptop.calls.count("take_sessions") == 1
+            assert first.pipeline is not None
+            assert first.pipeline.is_drained
+            assert house.generator.broken is None
+            await promoted.stop()
+
+    run(main())
+
+
 def test_one_with_an_older_program_is_not_asked(model: LocalModel) -> None:
     async def main() -> None:
         house = House(model)
