@@ -21,6 +21,7 @@ from potluck.api.values.schema import (
     Transfer,
 )
 from potluck.api.values.vitals import Vitals
+from potluck.errors import NotEnoughMemoryError
 
 GB = 10**9
 ME, MAC, OLD, GAMING, STUDY = ("1a" * 32, "2b" * 32, "3c" * 32, "4d" * 32, "5e" * 32)
@@ -145,7 +146,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             node_id=ME,
             name="Living-room PC",
             version="0.1.0",
-            addresses=("192.168.1.20:40231",),
+            addresses=("192.168.1.20:47777",),
             role="master",
             home_id=ME,
             idle_unload_s=1800.0,
@@ -184,10 +185,7 @@ def blind(state: ClusterState) -> ClusterState:
 
 def failed(state: ClusterState) -> ClusterState:
     """Return the state after a model could not be loaded."""
-    text = (
-        "The model needs 21 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
-        " free memory, or choose a smaller model or context."
-    )
+    text = NotEnoughMemoryError(28_700_000_000, 24_600_000_000).message
     model = ModelState(name="Qwen3 32B", state="failed", message=text)
     return replace(state, model=model, computers=_without_layers(state.computers))
 
@@ -393,7 +391,7 @@ def lent(*, asked: bool = False) -> ClusterState:
             node_id=node_id,
             name=name,
             version="0.1.0",
-            addresses=("192.168.1.23:40231",),
+            addresses=("192.168.1.23:47777",),
             role="worker",
             lent_to=() if asked else ("Living-room PC",),
             lent_model="" if asked else "Qwen/Qwen3-32B",
