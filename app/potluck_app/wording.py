@@ -185,7 +185,12 @@ def hardware_line(computer: Computer) -> str:
 def link_line(computer: Computer) -> str:
     """Return what goes over the link of a computer, and how fast: `Wi-Fi · 420 Mbit/s · 3 ms`."""
     measured = "" if computer.is_self else link(computer.bytes_per_s, computer.rtt_ms)
-    return " · ".join(filter(None, (medium_line(computer.medium), measured)))
+    return over(computer.medium, measured)
+
+
+def over(seen: Medium, measured: str) -> str:
+    """Say before what was measured of a link what it goes over, as far as that is known."""
+    return " · ".join(filter(None, (medium_line(seen), measured)))
 
 
 def medium_line(seen: Medium) -> str:

@@ -4,7 +4,14 @@ from collections.abc import Callable
 
 from PySide6.QtWidgets import QWidget
 
-from potluck.api.values.schema import MAX_NAME, ComputerChange, HandedOver, LinkTest, MainRequest
+from potluck.api.values.schema import (
+    MAX_NAME,
+    ComputerChange,
+    HandedOver,
+    LinkTest,
+    MainRequest,
+    Medium,
+)
 from potluck_app import wording
 from potluck_app.backend import Backend
 from potluck_app.http import Problem
@@ -131,7 +138,10 @@ class ComputerActions:
         self._note(card.node_id, "Testing the link…")
 
         def tested(link: LinkTest) -> None:
-            line = wording.link(link.bytes_per_s, link.rtt_ms)
+            state = self._backend.live_state
+            known = state.computers if state is not None else ()
+            medium = next((c.medium for c in known if c.node_id == card.node_id), Medium())
+            line = wording.over(medium, wording.link(link.bytes_per_s, link.rtt_ms))
             self._note(card.node_id, f"{line}, just tested")
 
         def failed(problem: Problem) -> None:
