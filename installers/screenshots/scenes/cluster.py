@@ -48,6 +48,20 @@ def cluster_answering(stage: Stage) -> QWidget:
 
 
 @scene
+def cluster_pictures(stage: Stage) -> QWidget:
+    """Why a model that sees runs so: a computer without layers reads the pictures."""
+    state = home.home(code=None)
+    gaming = replace(state.computers[3], state="running", detail="", memory_lent=1_300_000_000)
+    reads = "Pictures are read by Gaming PC: a large one in 0.8 s instead of 1.9 s."
+    plan = replace(home.PLAN, explanation=f"{home.PLAN.explanation}\n{reads}")
+    model = replace(state.model, name="Qwen3-VL-32B-Instruct", plan=plan)
+    computers = (*state.computers[:3], gaming)
+    window = _cluster(stage, replace(state, computers=computers, model=model, pairings=()))
+    window.cluster.model.why.click()
+    return window
+
+
+@scene
 def cluster_failed(stage: Stage) -> QWidget:
     """A model that does not fit on the computers of the home."""
     return _cluster(stage, home.failed(home.home()))
@@ -290,7 +304,7 @@ def cluster_tested(stage: Stage) -> QWidget:
 def cluster_add_not_found(stage: Stage) -> QWidget:
     """No computer answers at the address that was typed, and why that may be."""
     dialog = _cluster(stage, home.alone()).cluster.open_add_dialog()
-    error = UnreachableError("192.168.1.20:4711: nothing answers there.")
+    error = UnreachableError("192.168.1.24:47777: nothing answers there.")
     dialog._on_not_found(Problem(_most_telling([error]).message))
     return dialog
 
