@@ -74,6 +74,14 @@ def _collect_in_this_thread() -> Iterator[None]:
         gc.collect(1)  # all that was made since the last time
 
 
+@pytest.fixture
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch computes the layers, as it does on a GPU. Without this, kernels do, which are compiled for each shape."""
+    from chosen_kernels import compute_with  # torch, which few tests need
+
+    compute_with(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def running() -> "Iterator[Server]":
     """The real HTTP server of a fake node."""

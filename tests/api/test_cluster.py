@@ -83,7 +83,7 @@ def test_an_event_stream_holds_the_node_until_it_is_closed(
         assert "window" in server.backend.held
         assert not server.backend.released.is_set()
 
-    assert server.backend.released.wait(5)
+    assert server.backend.released.wait(30)
 
 
 def test_an_unknown_holder_is_refused(http: httpx.Client) -> None:

@@ -22,11 +22,25 @@ from potluck_app.theme import Theme
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.views.main_window import MainWindow
 
+PATIENCE_MS = 30_000
+
 
 @pytest.fixture(scope="session")
 def qapp(qapp: QApplication) -> QApplication:
     qapp.setQuitOnLastWindowClosed(False)
     return qapp
+
+
+class PatientBot(QtBot):
+    """Waits as long as a busy computer may take; what is waited for comes much sooner."""
+
+    def waitUntil(self, callback: Callable[[], bool | None], *, timeout: int = PATIENCE_MS) -> None:
+        super().waitUntil(callback, timeout=timeout)
+
+
+@pytest.fixture
+def qtbot(qapp: QApplication, request: pytest.FixtureRequest) -> QtBot:
+    return PatientBot(request)
 
 
 @pytest.fixture(autouse=True)

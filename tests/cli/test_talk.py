@@ -257,7 +257,7 @@ def test_at_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_ends(
     at.wait_for("there ")
     at.process.send_signal(signal.SIGINT)
     at.wait_for("Stopped.")
-    assert server.backend.cancelled.wait(5)
+    assert server.backend.cancelled.wait(30)
     at.wait_for(READY)
     server.backend.endless = False
     at.type("two\r")

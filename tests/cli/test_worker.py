@@ -54,7 +54,7 @@ def test_a_worker_lends_until_it_is_ended_and_undoes_it(
         schema.RoleRequest(worker=True, memory=4 * 10**9, threads=2, while_held=True),
     ]
     assert "worker" in server.backend.held
-    assert server.backend.released.wait(5)
+    assert server.backend.released.wait(30)
 
 
 @posix

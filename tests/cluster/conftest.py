@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fake_cluster import Run, within
 from fake_home import Home
+from forked import forking
 from loop_watch import watching
 from model_folders import CONFIG, make_folder
 from packing_engine import Workplace
@@ -20,6 +21,20 @@ from potluck.cluster.node import Node
 from potluck.ids import Digest
 from potluck.store.chunks import ChunkStore
 from potluck.store.registry import LocalModel, open_model
+
+IN_NODES = [
+    "potluck.cluster.stage",
+    "potluck.cluster.text.process",
+    "potluck.cluster.text.grammar_process",
+]
+IN_TESTS = ["patient_stage", "rank_process"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forked() -> Iterator[None]:
+    """To import torch for each stage process would take most of these tests' time."""
+    with forking(IN_NODES, IN_TESTS):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -111,6 +111,52 @@ def test_a_worker_that_ends_serves_on_until_the_others_do_without_it_and_is_used
     run(main())
 
 
+def test_a_worker_whose_owner_wants_the_memory_now_gives_it_back_and_nothing_is_computed_again(
+    tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        desks, laptops, attics = (folders_of(tmp_path, n) for n in ("Desk", "Laptop", "Attic"))
+        async with (
+            running(desks, QUICK) as desk,
+            running(laptops) as laptop,
+            running(attics, hand_over_s=30.0) as attic,
+        ):
+            for worker in (laptop, attic):
+                await worker.backend.set_role(RoleRequest(worker=True))
+                invite = await desk.backend.invite()
+                await worker.backend.join(invite.token)
+            await eventually(desk, lambda: len(desk.membership.available()) == 2)
+            await eventually(desk, lambda: all(c.devices for c in desk.membership.connected()))
+            await load(desk, msgspec.structs.replace(THREE, context=511))
+            expected, other = await chat(desk, LONG), await chat(desk, OTHER)
+            await load(desk, THREE)  # knows none of these
+            assert await chat(desk, OTHER) == other
+
+            in_the_middle = asyncio.Event()
+            answering = asyncio.create_task(answer_while(desk, in_the_middle))
+            await in_the_middle.wait()
+            await attic.backend.set_role(RoleRequest(free_now=True))
+            await eventually(attic, lambda: attic.worker.lease is None)
+            assert await answering == expected
+            assert "Attic" not in stages(desk)
+            assert 0 < sent_tokens(desk) < 40  # those of the answer that were not chosen yet
+            before = sent_tokens(desk)
+            assert await chat(desk, OTHER) == other
+            assert sent_tokens(desk) == before + 8
+            assert MOVED in notices(desk)
+            (process,) = attic.processes.running()
+            await eventually(attic, lambda: process.held is None)
+
+            await load(desk, msgspec.structs.replace(SPLIT, context=512, scheme="f32"))
+            # Nobody asks: the layers of the laptop come all the same, and with them what was computed.
+            await laptop.backend.set_role(RoleRequest(free_now=True))
+            await eventually(desk, lambda: stages(desk) == ["Desk"] and desk.master.is_ready)
+            assert await chat(desk, OTHER) == other
+            assert sent_tokens(desk) == 8
+
+    run(main())
+
+
 def test_both_owners_are_told_when_the_model_does_not_fit_without_the_one_that_leaves(
     guide: Path, tmp_path: Path, run: Run
 ) -> None:

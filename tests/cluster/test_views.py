@@ -193,6 +193,22 @@ def test_the_devices_of_a_computer_are_shown_as_one(model: LocalModel) -> None:
     at_home(model, scenario)
 
 
+def test_layers_of_a_computer_with_others_between_them_are_several_ranges(
+    model: LocalModel,
+) -> None:
+    async def scenario(home: Home) -> None:
+        home.laptop.devices = devices("cuda", "cpu")
+        layers = (("Laptop", 1), ("Desk", 2), ("Laptop/cpu", 1))
+        await home.master.load(PlanRequest(layers=layers, scheme="f32", context=64))
+
+        there, here = home.view("Laptop"), home.view("Desk")
+
+        assert (there.layers, there.ranges) == ((0, 4), ((0, 1), (3, 4)))
+        assert (here.layers, here.ranges) == ((1, 3), ())
+
+    at_home(model, scenario)
+
+
 def test_while_another_model_is_planned_the_state_is_of_that_one(model: LocalModel) -> None:
     async def scenario(home: Home) -> None:
         await home.master.load(SPLIT)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from tiny_models import SESSION, Reference, make_model
 
-from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.stage import Stage
 
 torch.set_num_threads(1)  # suites that fight over the cores are slow
@@ -19,14 +18,6 @@ MakeReference = Callable[..., Reference]
 def _same_numbers() -> None:  # pyright: ignore[reportUnusedFunction]
     """Random numbers are the same in every run of a test."""
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch computes the layers, as it does on a GPU. Without this, generated kernels do."""
-    monkeypatch.setattr(
-        "potluck.engine.loading.matrices.best_kernels", lambda **_: ReferenceKernels()
-    )
 
 
 @pytest.fixture(scope="session")

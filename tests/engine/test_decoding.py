@@ -7,6 +7,7 @@ from itertools import groupby
 
 import pytest
 import torch
+from chosen_kernels import compute_with
 from config_layers import with_layers
 from tiny_models import CONTEXT, CPU, Reference, make_model, off, whole_blocks
 from torch import Tensor
@@ -14,7 +15,6 @@ from torch import Tensor
 from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.new_cache import new_cache
 from potluck.engine.generated.run import GeneratedRun
-from potluck.engine.kernels import ReferenceKernels
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.blocks import LayerRun, Run
 from potluck.engine.layers.rotary import Rotary
@@ -67,9 +67,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Load:
 def load_for_torch(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> StageWeights:
     """Load the same packed weights as on a computer for which no function can be generated."""
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "potluck.engine.loading.matrices.best_kernels", lambda **_: ReferenceKernels()
-        )
+        compute_with(patch)
         return reference.weights(scheme="int8")
 
 

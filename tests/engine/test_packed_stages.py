@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from chosen_kernels import compute_with
 from safetensors.torch import load_file, save_file
 from tiny_models import Pipeline, Reference, off, stored_tensors
 
@@ -93,15 +94,20 @@ def rounded(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
 
 @every_scheme_and_variant
 def test_logits_are_those_of_the_rounded_weights_wherever_the_model_is_cut(
-    make_reference: MakeReference, tmp_path: Path, variant: str, scheme: Scheme
+    make_reference: MakeReference,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variant: str,
+    scheme: Scheme,
 ) -> None:
     reference = make_reference(variant)
     ids, sizes = reference.prompt(TOKENS), (20, 1, 1, 1, 1)
 
     logits = Pipeline(reference, [], scheme).run_in_pieces(ids, sizes)
 
-    assert off(logits, Pipeline(rounded(reference, scheme, tmp_path)).run(ids)) < TOLERANCE
     assert torch.equal(Pipeline(reference, [1, 3], scheme).run_in_pieces(ids, sizes), logits)
+    compute_with(monkeypatch)  # kernels in f32 take as long to compile, and are tested elsewhere
+    assert off(logits, Pipeline(rounded(reference, scheme, tmp_path)).run(ids)) < TOLERANCE
 
 
 @pytest.mark.parametrize("variant", ["llama, whole blocks", "qwen 2", "qwen 3"])

@@ -15,17 +15,15 @@ from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.loading.weights import random_weights
 from potluck.engine.profile import (
     BUDGET_S,
-    CACHED,
-    LONG_CACHED,
     SCATTERED_SET,
     WORKING_SET,
     _time_tower,
-    cached_tokens,
     profile_layers,
     sample_layers,
 )
 from potluck.errors import OutOfMemoryError
 from potluck.model.config import ModelConfig
+from potluck.model.measured import CACHED, LONG_CACHED, cached_tokens, deep_tokens
 from potluck.model.shapes.table import SHAPES
 from potluck.model.tensor_formats import weight_bytes
 
@@ -51,6 +49,8 @@ def test_every_figure_is_measured_and_a_chunk_costs_more_than_a_token(llama: Ref
     assert times.decode_ms > 0
     assert profile.head_ms > 0
     assert times.prefill_ms > times.decode_ms
+    assert min(times.deep_decode_ms, times.deep_prefill_ms) > 0
+    assert profile.deep == deep_tokens(llama.config)
 
 
 @pytest.mark.parametrize("variant", ["qwen 3", "gemma 3", "gemma 4, without a tower"])
@@ -184,7 +184,7 @@ def test_where_layers_see_more_and_less_a_long_conversation_is_cached_too(
     )
 
     assert set(profile.kinds) == set(config.layer_kinds)
-    assert set(made) == {(LONG_CACHED + 1, torch.int8)}
+    assert set(made) == {(LONG_CACHED + 8, torch.int8)}
     assert cached_tokens(config) == (CACHED, LONG_CACHED)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from chosen_kernels import compute_with
 from kernel_paths import BEST
 from model_variants import VARIANTS
 from tiny_models import Reference, has_fixed_heads, make_model, whole_blocks
@@ -98,7 +99,7 @@ def test_a_token_has_the_same_bits_whatever_happens_around_it(
 
     def chain(cuts: Sequence[int], threads: int) -> Chain:
         kernels = GeneratedKernels(BEST, threads)
-        monkeypatch.setattr("potluck.engine.loading.matrices.best_kernels", lambda **_: kernels)
+        compute_with(monkeypatch, kernels)
         bounds = [0, *cuts, layers]
         stages = [
             reference.stage(*span, head=False, scheme=scheme, cache=cache, slack=SLACK, chunk=CHUNK)

@@ -116,7 +116,7 @@ def test_a_node_that_crashed_and_starts_again_is_one_entry(run) -> None:
 @pytest.mark.slow
 def test_a_forgotten_node_that_lives_comes_back_and_a_dead_one_does_not(run) -> None:
     async def main() -> None:
-        async with watching(A, resolve_timeout_s=0.3) as a, watching(C):
+        async with watching(A, resolve_timeout_s=1.5) as a, watching(C):
             async with watching(B) as b:
                 await a.until_seen("b", "c")
                 await crash(b)
@@ -133,7 +133,7 @@ def test_a_forgotten_node_that_lives_comes_back_and_a_dead_one_does_not(run) -> 
 @pytest.mark.slow
 def test_a_node_whose_records_ran_out_is_asked_once_more_and_then_gone(run) -> None:
     async def main() -> None:
-        async with watching(A, resolve_timeout_s=0.3) as a, watching(C):
+        async with watching(A, resolve_timeout_s=1.5) as a, watching(C):
             async with watching(B) as b:
                 await a.until_seen("b", "c")
                 await crash(b)

@@ -49,11 +49,11 @@ class Relay:
 def test_a_connection_that_was_recorded_opens_nothing_a_second_time(house, run) -> None:
     async def main() -> None:
         master, worker, home = house.pair()
-        async with worker.listening(handshake_timeout_s=0.5):
+        async with worker.listening(handshake_timeout_s=1.5):
             relay = Relay(worker.address)
             async with relay.running() as between:
                 link = await master.dial(worker, home, addresses=[between])
-                await link.request(Ping(), timeout_s=5)
+                await link.request(Ping(), timeout_s=30)
                 link.close()
                 await link.wait_closed()
                 await (await worker.links.get()).wait_closed()
@@ -78,7 +78,7 @@ def test_an_altered_byte_ends_the_connection_and_is_no_message(house, run) -> No
                 theirs = await worker.links.get()
                 relay.altered = True
                 with pytest.raises(PeerError):
-                    await link.request(Ping(), timeout_s=5)
+                    await link.request(Ping(), timeout_s=30)
                 with pytest.raises(PeerError):
                     await theirs.receive()
 

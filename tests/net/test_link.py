@@ -101,7 +101,7 @@ def test_a_peer_that_asks_and_never_reads_is_cut_off(house, run) -> None:
 def test_blobs_are_answered_by_every_link_itself(house, run) -> None:
     async def main() -> None:
         async with linked(house, "weights") as (ours, theirs):
-            answer = await ours.request(Blob(), payload=bytes(1000), timeout_s=5)
+            answer = await ours.request(Blob(), payload=bytes(1000), timeout_s=30)
             assert answer.nbytes == 1000
             theirs.send_nowait(Stored(digest=DIGEST))
             assert (await ours.receive())[0] == Stored(digest=DIGEST)

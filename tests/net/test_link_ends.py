@@ -43,7 +43,7 @@ def test_after_the_end_everything_says_so(house, run) -> None:
     async def main() -> None:
         async with linked(house) as (ours, theirs):
             waiting = asyncio.create_task(theirs.receive())
-            asking = asyncio.create_task(theirs.request(Ping(), timeout_s=5))
+            asking = asyncio.create_task(theirs.request(Ping(), timeout_s=30))
             await asyncio.sleep(0)
             ours.close()
             for task in (waiting, asking):
@@ -56,7 +56,7 @@ def test_after_the_end_everything_says_so(house, run) -> None:
             with pytest.raises(PeerLostError):
                 await theirs.send(FAILED)
             with pytest.raises(PeerLostError):
-                await theirs.request(Ping(), timeout_s=5)
+                await theirs.request(Ping(), timeout_s=30)
             with pytest.raises(PeerLostError):
                 await theirs.receive()
             theirs.close()  # without effect
@@ -179,7 +179,7 @@ def test_a_peer_that_is_heard_again_is_not_lost(house, run) -> None:
             clock = Clock(ours)
             for _ in range(4):
                 clock.pass_time(2 * HEARTBEAT_INTERVAL_S)  # two missed
-                await ours.request(Ping(), timeout_s=5)
+                await ours.request(Ping(), timeout_s=30)
             assert not ours.is_closed
             assert ours.rtt_s is not None
 

@@ -45,8 +45,8 @@ def test_a_request_gets_its_own_answer(house, run) -> None:
     async def main() -> None:
         async with linked(house) as (ours, theirs), asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(serve(theirs, handler))
-            first = tasks.create_task(ours.request(Unload(epoch=1), timeout_s=5))
-            second = tasks.create_task(ours.request(Unload(epoch=2), timeout_s=5))
+            first = tasks.create_task(ours.request(Unload(epoch=1), timeout_s=30))
+            second = tasks.create_task(ours.request(Unload(epoch=2), timeout_s=30))
             released[2].set()
             assert (await second).epoch == 2
             released[1].set()
@@ -71,10 +71,10 @@ def test_a_handlers_error_is_the_answer_and_the_link_lives(house, run, raised, k
         async with linked(house) as (ours, theirs), asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(serve(theirs, handler))
             with pytest.raises(RemoteError) as caught:
-                await ours.request(Unload(epoch=1), timeout_s=5)
+                await ours.request(Unload(epoch=1), timeout_s=30)
             assert caught.value.data["kind"] == kind
             assert "secret" not in caught.value.message
-            assert (await ours.request(Unload(epoch=2), timeout_s=5)).epoch == 2
+            assert (await ours.request(Unload(epoch=2), timeout_s=30)).epoch == 2
             ours.close()
             await serving
 
@@ -84,7 +84,7 @@ def test_a_handlers_error_is_the_answer_and_the_link_lives(house, run, raised, k
 def test_a_hostile_errors_data_is_only_data(house, run) -> None:
     async def main() -> None:
         async with linked(house) as (ours, theirs):
-            asking = asyncio.create_task(ours.request(Unload(epoch=1), timeout_s=5))
+            asking = asyncio.create_task(ours.request(Unload(epoch=1), timeout_s=30))
             message, _ = await theirs.receive()
             data: dict[str, str | int | float | bool | None] = {"message": "x", "self": 1}
             theirs.send_nowait(Error(re=message.id, kind="k", message="m", data=data))
@@ -103,7 +103,7 @@ def test_a_request_that_nobody_handles_is_answered_so(house, run) -> None:
         async with linked(house) as (ours, theirs), asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(serve(theirs, handler))
             with pytest.raises(RemoteError, match="not answered"):
-                await ours.request(Unload(epoch=1), timeout_s=5)
+                await ours.request(Unload(epoch=1), timeout_s=30)
             ours.close()
             await serving
 
@@ -128,7 +128,7 @@ def test_notices_are_handled_in_order_and_before_later_requests(house, run) -> N
             serving = tasks.create_task(serve(theirs, handler))
             for count in range(5):
                 ours.send_nowait(Revoked(node_ids=(DIGEST,) * count))
-            await ours.request(Unload(epoch=7), timeout_s=5)
+            await ours.request(Unload(epoch=7), timeout_s=30)
             ours.close()
             await serving
 
@@ -145,7 +145,7 @@ def test_a_request_without_an_answer_ends_and_the_late_answer_is_dropped(house, 
             message, _ = await theirs.receive()
             theirs.send_nowait(Unloaded(re=message.id, epoch=1))
 
-            assert isinstance(await theirs.request(Ping(), timeout_s=5), Pong)
+            assert isinstance(await theirs.request(Ping(), timeout_s=30), Pong)
             assert not ours.is_closed
 
     run(main())

@@ -248,8 +248,8 @@ def test_pairing_sees_the_listeners_certificate_and_carries_messages(house, run)
 
             assert link.peer_certificate == worker.identity.certificate_der
             assert other.peer_certificate is None
-            assert await other.receive(timeout_s=5) == PairAccept()
-            assert await link.receive(timeout_s=5) == PairDone()
+            assert await other.receive(timeout_s=30) == PairAccept()
+            assert await link.receive(timeout_s=30) == PairDone()
             link.close()
             await link.wait_closed()
 

@@ -437,8 +437,10 @@ def test_other_tensors_come_and_go_while_one_is_waited_for(store, held):
     with ThreadPoolExecutor() as pool:
 
         def go_on() -> None:
-            went.append(pool.submit(store.discard, other).result(timeout=5.0))
-            went.append(pool.submit(store.write, digest_of(b"new"), 0, 3, b"new").result(timeout=5))
+            went.append(pool.submit(store.discard, other).result(timeout=30))
+            went.append(
+                pool.submit(store.write, digest_of(b"new"), 0, 3, b"new").result(timeout=30)
+            )
 
         held.meanwhile = go_on
         store.free_for(store.room() + 1)

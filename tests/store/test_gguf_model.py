@@ -143,6 +143,7 @@ def as_in_a_file(config: ModelConfig) -> ModelConfig:
     return config
 
 
+@pytest.mark.usefixtures("torch_alone")
 @each_of(VARIANTS)
 def test_a_file_is_the_model_of_the_safetensors(make: Make, tmp_path: Path, variant: str) -> None:
     reference, folder = make(variant)
@@ -172,6 +173,7 @@ def test_a_file_may_have_queries_keys_and_values_in_one_tensor(
     torch.testing.assert_close(logits, Pipeline(reference).run(ids), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("torch_alone")
 def test_a_file_of_muse_glimmer_has_the_factor_of_queries_as_weights_of_a_norm(
     tmp_path: Path,
 ) -> None:

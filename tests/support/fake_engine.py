@@ -30,6 +30,7 @@ class FakeEngine:
         self.gate: asyncio.Event | None = None
         self.error: Exception | None = None
         self.unloads = 0
+        self.leaves_caches = False  # the last time
         self.profiled: list[str] = []  # the cache of each profile
 
     async def profile(self, wanted: Profile) -> Profiled:
@@ -84,7 +85,8 @@ class FakeEngine:
             head_ms=0.0,
         )
 
-    async def unload(self) -> None:
+    async def unload(self, *, leaves_caches: bool = False) -> None:
+        self.leaves_caches = leaves_caches
         self.unloads += 1
         self.loaded = None
 

@@ -1,6 +1,6 @@
 """A rank of a group as a process: it loads its share of a model, computes steps, and prints what came out.
 
-    python rank_process.py FOLDER MEETING RANK WORLD memory|links|devices
+    python -m rank_process FOLDER MEETING RANK WORLD memory|links|devices
 
 It reads lines: token ids to compute next; `hang`, to never answer again; `fail`, to begin a step and say that it cannot
 do it; `exit`, to end at once.

@@ -21,6 +21,7 @@ from potluck.cluster.processes.messages import (
     Start,
     TensorFile,
 )
+from potluck.cluster.processes.stage_process import HandleTimes
 from potluck.errors import PotluckError
 from potluck.ids import Digest, HomeId, SessionId
 from potluck.net.identity import Identity
@@ -33,14 +34,21 @@ from potluck.wire.messages import Address, Hop, NodeInfo, Purpose, StepFailed
 CHAT = SessionId("chat")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
-KEY = "ab" * 16  # of all plans
+KEY = "ab" * 32  # of all plans
 
 
 class StageNode:
     """A computer of the home with its stage process."""
 
-    def __init__(self, name: str, folder: Path, master: Identity | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        master: Identity | None = None,
+        times: HandleTimes | None = None,
+    ) -> None:
         self.name = name
+        self.times = times
         self.identity = Identity.load_or_create(folder / "identity", name)
         self.log = folder / "engine.log"
         self.sessions = folder / "sessions"
@@ -73,6 +81,7 @@ class StageNode:
             on_step_failed=self.failures.append,
             on_changed=lambda: None,
             on_exit=self.exits.append,
+            times=self.times,
         )
 
     def lend(self, memory_limit: int | None) -> None:
@@ -82,11 +91,11 @@ class StageNode:
         self.lend(None)
 
     async def start(self) -> psutil.Process:
-        """Start the stage process and return it. No other one may be started at the same time."""
-        before = psutil.Process().children()
+        """Start the stage process and return it."""
         await self.handle.start()
-        (process,) = set(psutil.Process().children()) - set(before)
-        return process
+        process = self.handle._process  # pyright: ignore[reportPrivateUsage]
+        assert process is not None
+        return psutil.Process(process.pid)
 
     @property
     def me(self) -> NodeInfo:

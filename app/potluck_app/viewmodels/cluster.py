@@ -156,8 +156,9 @@ def _holds(computer: Computer) -> str:
             "Its memory did not suffice for the layers that it was to load. Close programs there, or"
             " choose a smaller model or context."
         )
-    if computer.layers is not None and computer.layers[1] > computer.layers[0]:
-        parts.append(f"Layers {wording.layer_range(*computer.layers)}")
+    ranges = computer.ranges or (() if computer.layers is None else (computer.layers,))
+    if numbers := [wording.layer_range(*each) for each in ranges if each[1] > each[0]]:
+        parts.append(f"Layers {', '.join(numbers)}")
     if (spare := computer.spare) is not None:
         layers = wording.plural(spare.layers, "layer", "layers")
         so_far = "" if spare.stored >= spare.nbytes else f"{wording.size(spare.stored)} of "

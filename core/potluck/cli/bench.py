@@ -66,11 +66,13 @@ def put_result(result: BenchResult) -> None:
     told = f"; {predicted:.1f} predicted" if predicted else ""
     put(f"Prefill: {result.prefill_tokens_per_s:.1f} tokens/s, of {result.prompt}{told}.")
     if (deep := result.depth) is not None:
+        predicted = deep.predicted_prefill_tokens_per_s
+        told = f"; {predicted:.1f} predicted" if predicted else ""
         put(
             f"After {deep.cached} cached tokens: {deep.decode_tokens_per_s:.1f} tokens/s, {deep.floor_fraction:.0%}"
             f" of the floor with {format_bytes(deep.cache_bytes)} of cache ({deep.floor_tokens_per_s:.1f});"
             f" {deep.predicted_tokens_per_s:.1f} predicted. Prefill there: {deep.prefill_tokens_per_s:.1f}"
-            " tokens/s."
+            f" tokens/s{told}."
         )
     computed = result.token_ms - result.hop_ms
     put(

@@ -189,7 +189,8 @@ def _answer(client: Client, pairing: Pairing) -> None:
 def _status_line(state: ClusterState) -> str:
     me = state.me
     share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
-    held = f" {layers(*me.layers)}" if me and me.layers else ""
+    ranges = me.ranges or ((me.layers,) if me.layers else ()) if me is not None else ()
+    held = f" {' and '.join(layers(*each) for each in ranges)}" if ranges else ""
     if state.node.paused:
         return f"{paused_line(state.node.paused_until)}. `potluck resume` ends the pause."
     if state.node.withheld is not None:

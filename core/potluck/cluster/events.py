@@ -130,6 +130,7 @@ class ComputerLost:
     node_id: NodeId
     name: str
     how: str  # rest of a sentence after the name: "stopped answering"
+    is_connected: bool = False  # what it has computed can still be had
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """What clients see: the state of the cluster as frozen values of the local API."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
+from typing import TypeAlias
 
 import msgspec
 
@@ -33,6 +34,9 @@ from potluck.net.transport import show
 from potluck.plan.replicas import explain_replicas
 from potluck.plan.stages import Plan
 from potluck.wire.messages import Address, DeviceInfo
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Start and stop of ranges of layers, in order; none follows the one before without a gap."""
 
 # Begin and end of each phase on the progress bar of a load, which only moves forward.
 _PHASE_SHARE: Mapping[str, tuple[float, float]] = {
@@ -265,8 +269,8 @@ class ComputerViews:
         state, progress, layers = self._part(local.node_id)
         if worker.reason is not None:
             state = "paused"
-        elif (lease := worker.lease) is not None and layers is None:
-            layers = lease.layers
+        elif (lease := worker.lease) is not None and not layers:
+            layers = (lease.layers,)
             state, progress = _borrowed(lease)
         return schema.Computer(
             node_id=local.node_id,
@@ -280,7 +284,8 @@ class ComputerViews:
             devices=tuple(map(device, local.devices)),
             rtt_ms=0.0,
             medium=self._medium(),
-            layers=layers,
+            layers=_whole(layers),
+            ranges=layers if len(layers) > 1 else (),
             slower=self._slower().get(local.node_id),
             lacked_memory=local.node_id in self._master.shortages.nodes,
             vitals=worker.vitals,
@@ -320,7 +325,8 @@ class ComputerViews:
             rtt_ms=1000 * rtt_s if rtt_s is not None else link.rtt_ms if link else None,
             bytes_per_s=link.bytes_per_s if link is not None else None,
             medium=computer.medium if computer is not None else Medium(),
-            layers=layers,
+            layers=_whole(layers),
+            ranges=layers if len(layers) > 1 else (),
             reconnecting=state == "lost" and found is not None,
             slower=self._slower().get(node_id),
             lacked_memory=node_id in self._master.shortages.nodes,
@@ -363,7 +369,7 @@ class ComputerViews:
             state=state,
         )
 
-    def _part(self, node_id: NodeId) -> tuple[ComputerState, float | None, tuple[int, int] | None]:
+    def _part(self, node_id: NodeId) -> tuple[ComputerState, float | None, Ranges]:
         """What a computer does for this master's model: its state, progress and layers."""
         deployment, phase = self._master.deployment, self._master.state.phase
         tasks = deployment.tasks if deployment is not None else ()
@@ -373,9 +379,8 @@ class ComputerViews:
             tasks = [task for task in other.tasks if task.stage.node == node_id]
             phase = other.phase if other.pipeline is None else "ready"
         if not tasks:
-            return "ready", None, None
-        starts, stops = zip(*(task.assign.layers for task in tasks), strict=True)
-        layers = min(starts), max(stops)
+            return "ready", None, ()
+        layers = ranges_of(task.assign.layers for task in tasks)
         moved = _transfer(tasks)
         if phase == "streaming" and moved.sent < moved.total:
             return "receiving", moved.sent / moved.total, layers
@@ -384,6 +389,22 @@ class ComputerViews:
         if phase in DEPLOYING:
             return "loading", fmean(task.progress.loaded for task in tasks), layers
         return "running", None, layers
+
+
+def ranges_of(layers: Iterable[tuple[int, int]]) -> Ranges:
+    """The ranges of layers, of which those are one that follow each other, or are the same."""
+    ranges: list[tuple[int, int]] = []
+    for start, stop in sorted(layers):
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], max(stop, ranges[-1][1])
+        else:
+            ranges.append((start, stop))
+    return tuple(ranges)
+
+
+def _whole(ranges: Ranges) -> tuple[int, int] | None:
+    """From the first of these layers to the last one."""
+    return (ranges[0][0], ranges[-1][1]) if ranges else None
 
 
 def _borrowed(lease: Lease) -> tuple[ComputerState, float | None]:

@@ -29,15 +29,11 @@ from potluck.errors import OutOfMemoryError, format_bytes
 from potluck.model.caches import CacheSizes, cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.layers import LayerKind
+from potluck.model.measured import cached_tokens, deep_tokens
 from potluck.model.schemes import Cache, Scheme, held_scheme
 from potluck.model.tensor_formats import weight_bytes
 from potluck.wire.activation_messages import Sampling
 
-CACHED = 256  # tokens in the cache while one token is timed: a short chat
-# A long chat. It is timed only if some layers have a window and others see all tokens, since only
-# then do their costs differ: a full layer of Gemma 3 (4B, int4) takes a quarter more than one with
-# a window.
-LONG_CACHED = 4096
 WORKING_SET = 256 * 10**6  # bytes of layers: more than the caches of a home's processors
 # A token reads a few experts, scattered in memory. The more memory, the longer page lookups take: a layer
 # of Qwen3-30B-A3B in int4 (340 MB) takes 0.87 ms alone, 0.96 ms among 4, 0.98 to 1.07 ms among 24.
@@ -46,18 +42,21 @@ BUDGET_S = 0.25  # seconds for each figure, beyond its first run
 # Of it: a model that fits into a processor's cache is fast wherever it runs, and need not be known as well.
 _LEAST_SHARE = 1 / 8
 _ROUNDS = 8  # that a token goes through the layers on a GPU: what a call costs is not a layer's, and far more than one takes
+_DEEP = 4  # how many times shorter a figure of a long conversation is measured: of its time, little is noise
 _LOOKS = 2  # measurements of each; the best counts, since other programs may interrupt one
 _INPUTS = 8
 _PICTURE_CELLS = 8  # of the side of the picture that a tower is timed with
 _LIKELY, _ABOVE = 8, 20.0  # how many tokens are likely, and how much higher their logits are
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """Milliseconds of one layer: for one token, and for one chunk."""
+    """Milliseconds of one layer: for one token, for one chunk, and for both in a long conversation."""
 
     decode_ms: float
     prefill_ms: float
+    deep_decode_ms: float
+    deep_prefill_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +65,7 @@ class LayerProfile:
 
     kinds: Mapping[LayerKind, LayerTimes]
     head_ms: float
+    deep: int  # tokens in the cache of the times that are `deep`
     picture_ms: float = 0.0  # 0: there is no tower
 
 
@@ -108,15 +108,9 @@ def profile_layers(
         head_ms = _time_head(config, device, scheme, min(WORKING_SET, memory // 2), budget_s)
         picture_ms = _time_tower(config, device, scheme, budget_s)
     release(device)
-    return LayerProfile(kinds=times, head_ms=head_ms, picture_ms=picture_ms)
-
-
-def cached_tokens(config: ModelConfig) -> tuple[int, ...]:
-    """How many tokens are in the cache while one is timed; each number is timed once."""
-    sizes = CacheSizes(number_bytes=2)
-    if len({layer.cache(sizes) for layer in config.layers}) == 1:
-        return (CACHED,)
-    return CACHED, max(CACHED, min(LONG_CACHED, config.max_position - 1))
+    return LayerProfile(
+        kinds=times, head_ms=head_ms, deep=deep_tokens(config), picture_ms=picture_ms
+    )
 
 
 def sample_layers(
@@ -146,7 +140,7 @@ def sample_layers(
             needed=one,
             available=memory,
         )
-    tokens = cached_tokens(config)[-1]
+    tokens = deep_tokens(config)
     sizes = replace(cache_sizes(scheme, cache, is_wide=is_wide), slack=tokens)  # see `_time_layers`
     cached = config.layers[like[0]].cache(sizes).nbytes(tokens)
     whole = sum(nbytes + cached for nbytes in layer_bytes)
@@ -174,8 +168,8 @@ def _time_layers(
     weights = random_weights(
         config, layers, embedding=False, head=False, scheme=scheme, device=device, cache=cache
     )
-    ropes, dtype, depths = config.ropes, weights.cache_dtype, cached_tokens(config)
-    room = max(depths[-1] + 1, chunk)
+    ropes, dtype, deep = config.ropes, weights.cache_dtype, deep_tokens(config)
+    room = deep + chunk
     rotaries = [Rotary(rope, room, weights.dtype, device) for rope in ropes]
     # Also a layer with a window has all rows here: a token takes the same time, and none has to move.
     sizes = CacheSizes(number_bytes=dtype.itemsize, slack=room)
@@ -189,7 +183,7 @@ def _time_layers(
         runs = make_runs(weights.blocks * _ROUNDS, weights.graphs, None, weights.cache_dtype)
         caches *= _ROUNDS
 
-    def run(position: int, tokens: int) -> Callable[[], None]:
+    def run(position: int, tokens: int, some: int | None = None) -> Callable[[], None]:
         # Several tokens in turns, since each chooses other experts.
         inputs = cycle([_hidden(weights, tokens) for _ in range(_INPUTS)])
         ids = torch.zeros(tokens, dtype=torch.int32)
@@ -202,19 +196,26 @@ def _time_layers(
                 for run_of_layers in runs:
                     y = run_of_layers(y, caches, step)
                 return
-            for block, one in zip(cycle(weights.blocks), caches, strict=False):
+            for block, one in zip(cycle(weights.blocks), caches[:some], strict=False):
                 y = block.forward(y, one, step)
 
         return once
 
-    def look() -> tuple[float, float]:
-        # Prefill first: it writes the cache that the token then attends to.
-        prefill_ms = _time(run(0, chunk), device, budget_s / _LOOKS)
-        token_ms = fmean(_time(run(depth, 1), device, budget_s / _LOOKS) for depth in depths)
-        return prefill_ms / len(caches), token_ms / len(caches)
+    count, share = len(caches), budget_s / _LOOKS
+    depths = cached_tokens(config)
 
-    prefill_ms, token_ms = map(min, zip(*(look() for _ in range(_LOOKS)), strict=True))
-    return LayerTimes(decode_ms=token_ms, prefill_ms=prefill_ms)
+    def look() -> tuple[float, ...]:
+        # Prefill first: it writes the cache that the token then attends to.
+        prefill_ms = _time(run(0, chunk), device, share) / count
+        token_ms = [_time(run(depth, 1), device, share) / count for depth in depths]
+        # A chunk computes, wherever the weights are: so one layer is enough, in which most of it is attention.
+        deep_ms = _time(run(deep, chunk, 1), device, share / _DEEP)
+        deep_token_ms = token_ms[-1]
+        if depths[-1] != deep:
+            deep_token_ms = _time(run(deep, 1), device, share / _DEEP) / count
+        return fmean(token_ms), prefill_ms, deep_token_ms, deep_ms
+
+    return LayerTimes(*map(min, zip(*(look() for _ in range(_LOOKS)), strict=True)))
 
 
 def _time_head(

@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterable
 from potluck.engine.caches.cache_pool import CachePool
 from potluck.engine.caches.disk_work import Disk
 from potluck.engine.caches.left_sessions import LeftSessions
+from potluck.engine.caches.moved_parts import bytes_apart, bytes_moved, moved_parts
 from potluck.engine.caches.session_files import SessionFiles
 from potluck.engine.caches.session_keeper import SessionKeeper
 from potluck.engine.caches.session_transfer import (
     RowReceiver,
     RowSender,
     beyond_one_transfer,
-    bytes_apart,
-    bytes_moved,
-    check_movable,
-    moved_layers,
 )
 from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.memory import out_of_memory
@@ -178,8 +175,8 @@ class StageSessions:
     ) -> RowSender:
         """Read a session's cache from `position` to `end`, in these of the stage's layers, as it is computed."""
         cache = self._find(session, epoch).cache
-        moved = moved_layers(cache, self.caches, self.weights.layers)
-        wanted = {number: layer for number, layer in moved.items() if number in layers}
+        moved = moved_parts(cache, self.caches, self.weights.layers)
+        wanted = {key: part for key, part in moved if key[0] in layers}
         return RowSender(cache, wanted, position, end)
 
     def expect_rows(
@@ -199,7 +196,6 @@ class StageSessions:
         if position != cache.length:
             raise need_replay(cache.length, position)
         self._bounds.check_context(end + 1)
-        check_movable(self.caches)
         moved = bytes_moved(self.caches, position, end)
         if moved > MOST_MOVED_BYTES:
             raise beyond_one_transfer(moved)
@@ -212,8 +208,8 @@ class StageSessions:
         with out_of_memory("receive a conversation's cache", self._device):
             self._reserve(session, end + 1)
             self._forget(self._pool.make_room(session, apart))
-            layers = moved_layers(cache, self.caches, self.weights.layers)
-            rows = RowReceiver(cache, layers, position, end)
+            parts = dict(moved_parts(cache, self.caches, self.weights.layers))
+            rows = RowReceiver(cache, parts, position, end)
         self._forget_last(known)
         return rows
 

@@ -60,7 +60,6 @@ class CacheSpec(ABC):
     """What a layer caches. At position 0 nothing is held: all that `Held` has is 0."""
 
     row: Row
-    moves: ClassVar[bool] = True  # whether it can be sent to another computer
     keeps: ClassVar[bool] = True  # whether it can be written to the disk
 
     @abstractmethod
@@ -195,7 +194,6 @@ class PooledCache(WindowCache):
     """
 
     row: PooledRow
-    moves: ClassVar[bool] = False
     keeps: ClassVar[bool] = False
     seen: int  # tokens that a query looks at
     rate: int = 1  # tokens of a pool
@@ -206,8 +204,12 @@ class PooledCache(WindowCache):
         """Whole pools of so many tokens."""
         return tokens // self.rate if self.row.pools else 0
 
+    def token_rows(self, tokens: int) -> int:
+        """Of how many of the last tokens there are rows."""
+        return min(tokens, self._most)
+
     def rows(self, tokens: int) -> int:
-        return min(tokens, self._most) * self.row.units + self.pools(tokens)
+        return self.token_rows(tokens) * self.row.units + self.pools(tokens)
 
     def split(self, rows: int) -> tuple[int, int]:
         """For how many tokens, and for how many pools, so many rows have room."""
@@ -270,7 +272,6 @@ class RowsAndStateCache(CacheSpec):
     It goes on where both can, so that its rows are not shared: the state would have to be computed again.
     """
 
-    moves: ClassVar[bool] = False  # rows and state would both have to be moved
     tokens: FullCache
     state: RecurrentCache
 

@@ -14,6 +14,7 @@ from potluck.errors import InvalidLayersError, PlanError, UsageError
 from potluck.ids import NodeId
 from potluck.plan.byhand import find_device
 from potluck.plan.cost import DeviceCost, Links, ModelShape, hop_between
+from potluck.plan.depth import token_after_ms
 from potluck.plan.explanation import seconds
 from potluck.plan.labels import labels
 from potluck.plan.placement import make_plan
@@ -182,7 +183,8 @@ def _best_reading(
 def answer_ms(sizes: Sizes, plan: Plan, reading: Plan | None) -> float:
     """The time of a usual answer to a usual prompt."""
     prompt = min(USUAL_PROMPT, sizes.context // 2)
-    return first_token_ms(sizes, plan, reading, prompt) + USUAL_ANSWER * plan.token_ms
+    token_ms = token_after_ms(sizes.shape, plan, prompt)
+    return first_token_ms(sizes, plan, reading, prompt) + USUAL_ANSWER * token_ms
 
 
 def first_token_ms(sizes: Sizes, plan: Plan, reading: Plan | None, tokens: int) -> float:
@@ -196,7 +198,7 @@ def first_token_ms(sizes: Sizes, plan: Plan, reading: Plan | None, tokens: int) 
     computing = _prefill_ms(sizes, reading, tokens)
     moving, last = (_moving_ms(sizes, plan, reading, n) for n in (tokens, min(tokens, chunk)))
     first = computing * min(1.0, chunk / max(1, tokens))  # nothing moves before it
-    return max(computing + last, first + moving) + plan.token_ms
+    return max(computing + last, first + moving) + token_after_ms(sizes.shape, plan, tokens)
 
 
 def _prefill_ms(sizes: Sizes, plan: Plan, tokens: int) -> float:

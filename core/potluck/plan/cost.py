@@ -12,6 +12,8 @@ from typing import TypeAlias
 
 from potluck.errors import UsageError
 from potluck.ids import NodeId
+from potluck.model.caches import CacheSpec
+from potluck.model.measured import CACHED, chunk_read, token_read
 
 # Measured on llama-1b and qwen-0.5b, while the weights had just replaced the contents of the CPU
 # caches.
@@ -54,6 +56,8 @@ class ModelShape:
     shared_disk_bytes: int = 0  # of tables that all layers read; each stage has all of them
     hidden_size: int = 0  # numbers of a token that ranks sum, without what goes along behind them
     divided: tuple[float, ...] = ()  # for each kind, the part that ranks share; each has the rest
+    caches: tuple[CacheSpec, ...] = ()  # for each kind; (): times do not grow with what is cached
+    depths: tuple[int, ...] = (CACHED,)  # cached tokens while `DeviceCost.decode_ms` was measured
 
     @property
     def num_layers(self) -> int:
@@ -141,6 +145,22 @@ class ModelShape:
         further_ms = (tokens - 1) * more_ms / max(1, measured_tokens - 1)
         return decode_ms * self.reading(kinds, tokens) + further_ms
 
+    def token_longer_ms(self, read_ms: Sequence[float], cached: int) -> float:
+        """How much longer than its measured time a token takes after so many; `read_ms` as of `DeviceCost`, of its layers."""
+        return sum(
+            ms * (token_read(cache, (cached,)) - token_read(cache, self.depths))
+            for ms, cache in zip(read_ms, self.caches, strict=False)
+        )
+
+    def chunk_longer_ms(
+        self, read_ms: Sequence[float], position: int, tokens: int, *, measured_tokens: int
+    ) -> float:
+        """How much longer than as many at the beginning of a prompt the tokens of a chunk take from this position on."""
+        return tokens * sum(
+            ms * (chunk_read(cache, position, tokens) - chunk_read(cache, 0, measured_tokens))
+            for ms, cache in zip(read_ms, self.caches, strict=False)
+        )
+
     def picture_ms(self, device: "DeviceCost", measured_tokens: int) -> float:
         """The time of a large picture in a device's tower: as measured, or by that of a chunk of so many tokens."""
         return device.picture_ms or self.picture_tokens * device.prefill_ms[0] / measured_tokens
@@ -171,6 +191,10 @@ class DeviceCost:
     decode_ms: tuple[float, ...]  # of one token in one layer, for each kind
     prefill_ms: tuple[float, ...]  # of one prefill chunk in one layer, for each kind
     head_ms: float  # final norm, lm_head and sampling, once per token
+    # How much longer one token takes in one layer for each byte of its cache that it reads, for each kind: a token of an
+    # answer, and each one of a chunk. (): it was not measured.
+    token_read_ms: tuple[float, ...] = ()
+    chunk_read_ms: tuple[float, ...] = ()
     can_rank: bool = True  # it may compute layers together with others
     moves_caches: bool = True  # it sends the caches of prompts to others, and takes them
     is_apart: bool = False  # it has another part, and can have no layers of this plan
@@ -261,8 +285,11 @@ def check_measurements(
     ):
         raise UsageError("The model has no layers, so there is nothing to share out.")
     for device in devices:
-        times = (*device.decode_ms, *device.prefill_ms, device.head_ms)
-        every_kind = len(device.decode_ms) == len(device.prefill_ms) == len(shape.layer_bytes)
+        reading = (device.token_read_ms, device.chunk_read_ms)
+        times = (*device.decode_ms, *device.prefill_ms, device.head_ms, *reading[0], *reading[1])
+        kinds = len(shape.layer_bytes)
+        every_kind = len(device.decode_ms) == len(device.prefill_ms) == kinds
+        every_kind = every_kind and all(len(of_kind) in {0, kinds} for of_kind in reading)
         sane = device.memory >= 0 and all(isfinite(ms) and ms >= 0 for ms in times)
         if not (every_kind and sane):
             raise UsageError(

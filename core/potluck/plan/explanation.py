@@ -7,6 +7,7 @@ from potluck.errors import format_bytes
 from potluck.ids import NodeId
 from potluck.plan.cost import DeviceCost, ModelShape, has_equal_layers
 from potluck.plan.groups import MOST_GROUPS, RankGroup, Tried
+from potluck.plan.preferences import MOVED
 from potluck.plan.route import Problem, Route, is_full, ranges, tour_ms
 from potluck.plan.search import Stop, best_including
 
@@ -43,6 +44,7 @@ class Decision:
     )
     groups: Sequence[RankGroup] = ()  # the last ones of `devices`
     untaken: Tried | None = None  # the fastest group with measured sums, if none is in the plan
+    stays: bool = False  # layers stay where they were, if a token takes little longer for it
     chunk_tokens: int = 256  # of a prompt, that devices were measured with
     stop: Stop  # once it returns True, searches for comparisons end soon
 
@@ -313,6 +315,10 @@ def _gap(decision: Decision) -> list[str]:
         return [
             "Layers with a table stay on the computers that have it on their disk:"
             f" another way could be up to {percent} % faster."
+        ]
+    if decision.stays and route.ms <= (1 + MOVED) * route.bound_ms:
+        return [
+            f"Layers stay where they are loaded: another way could be up to {percent} % faster."
         ]
     return [
         "So many computers can be shared out in more ways than there is time to compare:"

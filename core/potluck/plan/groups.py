@@ -118,6 +118,10 @@ def group_of(
         )
         return int(min(rooms))
 
+    def read_together(times: Sequence[Sequence[float]]) -> tuple[float, ...]:
+        """The same of the times of reading caches, if all have measured them."""
+        return together(times, 0.0) if all(times) else ()
+
     decode_ms = together([device.decode_ms for device in own], one)
     return RankGroup(
         members=tuple(members),
@@ -127,6 +131,8 @@ def group_of(
             memory=max(0, room(first=False, last=False)),
             decode_ms=decode_ms,
             prefill_ms=together([device.prefill_ms for device in own], chunk),
+            token_read_ms=read_together([device.token_read_ms for device in own]),
+            chunk_read_ms=read_together([device.chunk_read_ms for device in own]),
         ),
         span=span_in(shape, decode_ms, room),
         sums_ms=one,

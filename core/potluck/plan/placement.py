@@ -152,6 +152,7 @@ def make_plan(
         best=best,
         groups=groups,
         untaken=untaken,
+        stays=bool(near),
         chunk_tokens=measured_tokens,
         by_hand=layers is not None,
         alone=tuple(alone.values()),
@@ -268,6 +269,8 @@ def _stage(
         predicted_ms=sum(device.decode_ms[kind] for kind in kinds) + head_ms,
         head_ms=head_ms,
         prefill_ms=sum(device.prefill_ms[kind] for kind in kinds),
+        token_read_ms=tuple(kinds.count(kind) * ms for kind, ms in enumerate(device.token_read_ms)),
+        chunk_read_ms=tuple(kinds.count(kind) * ms for kind, ms in enumerate(device.chunk_read_ms)),
         memory=memory,
     )
 

@@ -45,13 +45,13 @@ class Preferences:
 
         `groups` are the last devices of `problem`.
         """
-        staying = self._staying(problem, groups)
-        if (fastest := best_route(staying, self.stop)) is None:
+        if (fastest := best_route(problem, self.stop)) is None:
             return None
-        bound_ms = fastest.bound_ms / (1 if staying is problem else 1 + MOVED)
-        at_home = self.with_tables_at_home(staying, groups)
-        route = fastest if at_home is staying else best_route(at_home, self.stop) or fastest
-        return _timed(problem, route, bound_ms)
+        preferred = self.with_tables_at_home(self._staying(problem, groups), groups)
+        found = None if preferred is problem else best_route(preferred, self.stop)
+        routes = (fastest,) if found is None else (found, fastest)  # a search may have been stopped
+        route = min(routes, key=lambda way: route_cost_ms(preferred, way.devices, way.counts))
+        return _timed(problem, route, fastest.bound_ms)
 
     def for_pictures(self, problem: Problem, groups: Sequence[RankGroup], best: Route) -> Route:
         """A route that reads pictures sooner; if there is none, `best`.

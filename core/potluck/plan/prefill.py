@@ -1,6 +1,6 @@
 """Predict the time to first token of a prompt whose chunks follow each other through the stages.
 
-With P equal stages and n chunks the pipeline takes n + P - 1 steps instead of n·P. So it is
+Each chunk takes longer than the one before it, since its tokens read the caches of more. With P equal stages and n chunks the pipeline takes n + P - 1 steps instead of n·P. So it is
 P·n / (n + P - 1) times as fast as with one chunk at a time. Stages and links are not equal in
 general, so the prediction follows every chunk through every stage and over every link.
 """
@@ -41,6 +41,7 @@ def time_to_first_token_ms(
     prompt_tokens: int,
     chunk_tokens: int,
     measured_tokens: int,
+    cached: int = 0,
 ) -> float:
     """Time from sending the first chunk to receiving the first token, at the driver.
 
@@ -50,11 +51,12 @@ def time_to_first_token_ms(
         prompt_tokens: the tokens of the prompt that are not cached yet.
         chunk_tokens: size of a chunk.
         measured_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
+        cached: the tokens of the prompt that are.
     """
     stages = plan.pipeline
 
     @cache  # all chunks but the last have the same size
-    def compute_ms(k: int, tokens: int) -> float:
+    def batch_ms(k: int, tokens: int) -> float:
         layers = stages[k].layers
         return shape.batch_ms(
             shape.layers[layers.start : layers.stop],
@@ -63,6 +65,12 @@ def time_to_first_token_ms(
             tokens=tokens,
             measured_tokens=measured_tokens,
         )
+
+    def compute_ms(k: int, start: int, tokens: int) -> float:
+        longer_ms = shape.chunk_longer_ms(
+            stages[k].chunk_read_ms, cached + start, tokens, measured_tokens=measured_tokens
+        )
+        return max(0.0, batch_ms(k, tokens) + longer_ms)
 
     free_at = [0.0] * (2 * len(stages))  # the link before each stage, and the stage
     arrival = 0.0
@@ -73,6 +81,6 @@ def time_to_first_token_ms(
             size = shape.hidden_bytes if k else _TOKEN_ID_BYTES
             sent = max(arrival, free_at[2 * k]) + tokens * size * hop.ms_per_byte
             free_at[2 * k] = sent
-            arrival = max(sent + hop.latency_ms, free_at[2 * k + 1]) + compute_ms(k, tokens)
+            arrival = max(sent + hop.latency_ms, free_at[2 * k + 1]) + compute_ms(k, start, tokens)
             free_at[2 * k + 1] = arrival
     return arrival + stages[-1].head_ms + plan.hops[-1].ms(TOKEN_MESSAGE_BYTES)

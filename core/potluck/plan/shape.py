@@ -7,6 +7,7 @@ from potluck.model.caches import CacheSizes, cache_sizes
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import working_bytes
 from potluck.model.layers import LayerKind, LayerSpec
+from potluck.model.measured import cached_tokens
 from potluck.model.mixing.mixers import AttentionSpec
 from potluck.model.schemes import Cache, Scheme, activation_item, held_scheme
 from potluck.model.shares import Share, share_layer
@@ -61,6 +62,8 @@ def shape_of(
         expert_bytes=expert_bytes if any(expert_bytes) else (),
         expert_part=1.0 if config.experts is None else config.experts.part,
         disk_bytes=disk_bytes if any(disk_bytes) else (),
+        caches=tuple(config.layers[layer].cache(sizes) for layer in examples),
+        depths=cached_tokens(config),
         shared_disk_bytes=table_bytes(shared),
     )
 

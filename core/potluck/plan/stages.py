@@ -20,6 +20,10 @@ class StagePlan:
     predicted_ms: float  # of one token, with the head if this stage has it
     head_ms: float  # the head's part of `predicted_ms`; 0 if this stage has no head
     prefill_ms: float  # of one whole prefill chunk, without the head
+    # How much longer a token takes in these layers for each byte that it reads of the cache of one, for each kind;
+    # `DeviceCost` has more of it.
+    token_read_ms: tuple[float, ...] = ()
+    chunk_read_ms: tuple[float, ...] = ()
     memory: int  # bytes of weights and KV cache
     rank: int = 0  # in its group, whose ranks follow each other and have the same layers
     tower: bool = False  # it has the vision tower, and no layers

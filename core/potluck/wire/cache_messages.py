@@ -71,8 +71,9 @@ class CacheRows(Message, frozen=True, tag="cache_rows"):
     epoch: Count
     transfer: TransferName
     layer: Count
-    first: Count  # position of the first row; of a state, the number of its first value
+    first: Count  # position of the first row; the number of the first value of a state, or of the first pool
     tensor: TensorHeader
+    part: Count = 0  # of the layer's cache, where it has several
 
 
 class CacheReceived(Message, frozen=True, tag="cache_received"):

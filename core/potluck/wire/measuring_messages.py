@@ -19,6 +19,7 @@ from potluck.wire.messages import (
 
 MAX_KINDS = 16  # of layers in one model; windows and experts make four
 TimesByKind = Annotated[tuple[Seconds, ...], Meta(min_length=1, max_length=MAX_KINDS)]
+DeepTimes = Annotated[tuple[Seconds, ...], Meta(max_length=MAX_KINDS)]
 
 
 class Profile(Message, frozen=True, tag="profile"):
@@ -38,6 +39,10 @@ class Profiled(Message, frozen=True, tag="profiled"):
     decode_ms: TimesByKind  # one layer, one token
     prefill_ms: TimesByKind  # one layer, one chunk
     head_ms: Seconds  # final norm, lm_head and sampling, one token
+    # Both again, with `deep` tokens in the cache; (): an older program does not say.
+    deep_decode_ms: DeepTimes = ()
+    deep_prefill_ms: DeepTimes = ()
+    deep: Count = 0
     is_wide: bool = (
         False  # the device holds 32 bits in place of 16: it has no bf16, which the model needs
     )

@@ -116,7 +116,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
     addresses: Addresses  # of the next stage's activation listener
 
 
-PlanKey = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+PlanKey = Hex
 """Drawn by the master for each plan. The stages of the plan are told it, and those of the next one."""
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.net
 
 
 def get(server: Server, path: str, **headers: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     try:
         connection.request(
             "GET", path, headers={name.replace("_", "-"): v for name, v in headers.items()}

@@ -39,7 +39,7 @@ def refuse(error: Exception) -> Response:
 
 
 async def call(stream: EventStream, client: Client) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await stream({"type": "http"}, client.receive, client.send)
 
 
@@ -98,7 +98,7 @@ def test_no_items_are_an_empty_stream() -> None:
 
 def test_the_generator_may_hold_a_time_limit_open_while_it_yields() -> None:
     async def events() -> AsyncGenerator[bytes, None]:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             yield b"1"
             await asyncio.sleep(0)
             yield b"2"

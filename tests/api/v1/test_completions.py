@@ -339,16 +339,16 @@ def test_closing_a_stream_cancels_the_generation(server: Server, ai: Any) -> Non
     next(iter(stream))
     stream.close()
 
-    assert server.backend.cancelled.wait(5)
+    assert server.backend.cancelled.wait(30)
 
 
 def test_giving_up_on_a_whole_answer_cancels_the_generation(server: Server, ai: Any) -> None:
     server.backend.endless = True
 
     with pytest.raises(openai.APITimeoutError):
-        ai.with_options(timeout=0.2).chat.completions.create(model="guide", messages=HI)
+        ai.with_options(timeout=1.0).chat.completions.create(model="guide", messages=HI)
 
-    assert server.backend.cancelled.wait(5)
+    assert server.backend.cancelled.wait(30)
 
 
 @pytest.mark.parametrize("header", ["X-Request-Id", "X-Client-Request-Id"])

@@ -98,6 +98,12 @@ def test_a_receiving_computer_says_how_far_how_fast_and_how_long() -> None:
     assert card.progress == 0.5
 
 
+def test_a_computer_with_layers_in_several_places_says_all_of_them() -> None:
+    mac = computer("Mac", "2", layers=(0, 9), ranges=((0, 3), (8, 9)))
+
+    assert cluster.computer_cards(home(mac))[1].holds == "Layers 0\u20132, 8"
+
+
 def test_a_computer_says_which_layers_and_spare_copies_it_has() -> None:
     spare = SpareCopy(model="Qwen3 8B", layers=3, nbytes=2 * 10**9, stored=10**9)
 

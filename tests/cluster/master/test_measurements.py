@@ -8,10 +8,14 @@ from fake_cluster import FakeComputer, devices, failing, run, until
 from measured import SHAPE, measured, observe
 from model_folders import CONFIG
 
-from potluck.cluster.master.measurements import NEEDED, Measurements, unmeasured_devices
+from potluck.cluster.master.device_costs import unmeasured_devices, with_depth
+from potluck.cluster.master.measurements import NEEDED, Measurements
 from potluck.errors import EngineError, PeerLostError
+from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
 from potluck.plan.correction import MAX_AGE_S
+from potluck.plan.cost import DeviceCost
+from potluck.plan.shape import shape_of
 from potluck.wire.measuring_messages import Profiled
 from potluck.wire.messages import DeviceInfo
 
@@ -378,3 +382,20 @@ def test_a_time_that_cannot_be_teaches_nothing(measured_ms: float) -> None:
         assert [cost.decode_ms for cost in await measured(measurements, desk)] == [(1.0,)]
 
     run(main())
+
+
+def test_what_a_device_takes_longer_in_long_conversations_is_a_cost_of_it() -> None:
+    cost = DeviceCost(
+        node=NodeId("0" * 64), name="Desk", device="cpu", memory=1, decode_ms=(1.0,), prefill_ms=(8.0,), head_ms=0.0
+    )  # fmt: skip
+    shape = shape_of(SHAPE, "f32", context=1)
+    device = DeviceInfo(kind="cpu", memory_total=1, memory_free=1)
+    old = Profiled(device=device, decode_ms=(1.0,), prefill_ms=(8.0,), head_ms=0.0)
+    new = msgspec.structs.replace(old, deep_decode_ms=(2.0,), deep_prefill_ms=(24.0,), deep=4096)
+
+    grown = with_depth(cost, new, shape, chunk=128)
+
+    assert with_depth(cost, old, shape, chunk=128) == cost
+    row = shape.caches[0].read_bytes(1)
+    assert grown.token_read_ms == pytest.approx((1.0 / (4096 - 256) / row,))
+    assert grown.chunk_read_ms == pytest.approx((16.0 / 128 / 4096 / row,))

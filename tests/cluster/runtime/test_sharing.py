@@ -124,7 +124,7 @@ def test_a_message_of_another_connection_is_refused(home) -> None:
             me=study.me(),
         )
         try:
-            await link.request(Load(epoch=1, next_hop=None), timeout_s=5)
+            await link.request(Load(epoch=1, next_hop=None), timeout_s=30)
         finally:
             link.close()
 

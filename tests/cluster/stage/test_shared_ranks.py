@@ -1,6 +1,7 @@
 """Ranks that are processes of one computer sum in memory; what is lost or fails is an error in the others at once."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from tiny_models import Pipeline, Reference, make_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
-PROCESS = Path(__file__).parents[2] / "support" / "rank_process.py"
+SUPPORT = Path(__file__).parents[2] / "support"
 WIDE = {"hidden_size": 96, "intermediate_size": 160, "head_dim": 32}
 PIECES = [[*range(5, 30)], [8], [9]]
 
@@ -25,9 +26,14 @@ class Rank:
     """A process, and the lines that it is sent and sends."""
 
     def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, str(PROCESS), *map(str, arguments)]
+        command = [sys.executable, "-m", "rank_process", *map(str, arguments)]
+        path = os.pathsep.join([str(SUPPORT), *sys.path])
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
         )
 
     def send(self, line: str) -> None:

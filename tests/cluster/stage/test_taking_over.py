@@ -26,7 +26,7 @@ from potluck.wire.cache_messages import (
 END = 40
 EXPECT = ExpectCache(epoch=2, session=SESSION, step=1, transfer="t", position=0, end=END, before=1)
 TAKE = TakeCache(epoch=2, session=SESSION, step=2, transfer="t", position=END)
-KEY = "ab" * 16  # of the plan before
+KEY = "ab" * 32  # of the plan before
 CUT = 2  # the layers before it were in the process of the new stage
 
 
@@ -163,7 +163,7 @@ def test_who_asks_for_what_is_not_there_is_told(llama: Reference, epoch: int, se
     assert [type(message) for message in change.there.sent] == [CacheGivenUp]
 
 
-@pytest.mark.parametrize("key", [None, "cd" * 16], ids=["none", "of another plan"])
+@pytest.mark.parametrize("key", [None, "cd" * 32], ids=["none", "of another plan"])
 @pytest.mark.parametrize("epoch", [1, 2], ids=["before", "in force"])
 def test_who_was_not_told_the_key_of_the_plan_gets_nothing(
     llama: Reference, key: str | None, epoch: int

@@ -10,7 +10,7 @@ from transfer_wire import NOTHING, UnderWay, Wire
 
 from potluck.cluster.stage import giving
 from potluck.cluster.stage.transfers import CacheTarget, Transfers
-from potluck.engine.caches import session_transfer
+from potluck.engine.caches import moved_parts
 from potluck.engine.stage import Stage
 from potluck.wire.cache_messages import (
     CacheGivenUp,
@@ -89,7 +89,7 @@ def test_a_cache_is_taken_when_all_of_it_is_here(ends: Ends) -> None:
 def test_no_more_is_on_its_way_than_the_other_side_writes(
     llama: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_transfer, "PIECE", 1000)
+    monkeypatch.setattr(moved_parts, "PIECE", 1000)
     monkeypatch.setattr(giving, "UNWRITTEN", 3000)
     ends = Ends(llama)
     ends.receiver.expect(EXPECT)

@@ -154,6 +154,24 @@ def test_unloading_gives_the_memory_back_and_keeps_the_weights(
     run(main())
 
 
+def test_caches_that_are_left_for_a_moment_go_when_their_home_has_them(
+    bench: Bench, model: LocalModel
+) -> None:
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        await bench.worker.leasing.release(leaves_caches=True)
+        assert bench.worker.lease is None
+        assert (bench.stage.unloads, bench.stage.leaves_caches) == (1, True)
+
+        await bench.worker.handle(bench.mine, Unload(epoch=9))
+        assert bench.stage.unloads == 1
+        for _ in range(2):
+            await bench.worker.handle(bench.mine, Unload(epoch=1))
+            assert (bench.stage.unloads, bench.stage.leaves_caches) == (2, False)
+
+    run(main())
+
+
 def test_a_plan_that_is_over_is_not_loaded(bench: Bench, model: LocalModel) -> None:
     async def main() -> None:
         with pytest.raises(StaleEpochError):

@@ -8,8 +8,9 @@ from tiny_models import SESSION, Pipeline, Reference, Sizes
 from torch import Tensor
 
 from potluck.engine import stage_sessions
-from potluck.engine.caches import session_transfer
-from potluck.engine.caches.session_transfer import Piece, RowReceiver, RowSender, bytes_moved
+from potluck.engine.caches import moved_parts
+from potluck.engine.caches.moved_parts import bytes_moved
+from potluck.engine.caches.session_transfer import Piece, RowReceiver, RowSender
 from potluck.engine.stage import Stage
 from potluck.errors import InvalidStepError, NeedReplayError, OutOfMemoryError, PromptError
 from potluck.ids import SessionId
@@ -56,7 +57,7 @@ class Move:
 
 
 def write(receiver: RowReceiver, piece: Piece) -> None:
-    receiver.write(piece.layer, piece.first, piece.tensor, memoryview(bytes(piece.data)))
+    receiver.write(piece._replace(data=memoryview(bytes(piece.data))))
 
 
 def pipelines(
@@ -86,6 +87,10 @@ def answer(pipeline: Pipeline, ids: Tensor) -> Tensor:
         pytest.param("deepseek 3.2", "f32", "int8", marks=pytest.mark.slow),
         pytest.param("llama 4 scout", "f32", "full", marks=pytest.mark.slow),
         ("qwen 3 next", "int8", "full"),
+        ("falcon h1", "f32", "full"),
+        ("deepseek 4", "f32", "full"),
+        pytest.param("falcon h1, normed", "int8", "int8", marks=pytest.mark.slow),
+        pytest.param("deepseek 4", "int4", "full", marks=pytest.mark.slow),
         pytest.param("granite 4", "bf16", "full", marks=pytest.mark.slow),
         pytest.param("qwen 4, n-grams", "f32", "full", marks=pytest.mark.slow),
         pytest.param("nemotron h", "int8", "full", marks=pytest.mark.slow),
@@ -102,7 +107,7 @@ def test_an_answer_is_what_the_stages_that_read_the_prompt_would_have_said(
     scheme: Scheme,
     cache: Cache,
 ) -> None:
-    monkeypatch.setattr(session_transfer, "PIECE", 300)  # some rows at once, and some values
+    monkeypatch.setattr(moved_parts, "PIECE", 300)  # some rows at once, and some values
     reference = make_reference(variant)
     source, target = pipelines(reference, scheme, cache)
     ids = reference.prompt(80)
@@ -139,7 +144,7 @@ def test_rows_go_as_soon_as_they_are_computed_and_only_those_that_are_missing(
     assert torch.equal(answer(target, ids[50:]), answer(source, ids[50:]))
 
 
-@pytest.mark.parametrize("variant", ["llama", "gemma 3", "qwen 3 next"])
+@pytest.mark.parametrize("variant", ["llama", "gemma 3", "qwen 3 next", "falcon h1", "deepseek 4"])
 def test_what_breaks_leaves_the_session_as_it_was(
     make_reference: MakeReference, variant: str
 ) -> None:
@@ -164,7 +169,7 @@ def test_what_breaks_leaves_the_session_as_it_was(
     assert torch.equal(answer(target, ids[20:50]), answer(undisturbed, ids[20:50]))
 
 
-@pytest.mark.parametrize("variant", ["gemma 3", "qwen 3 next"])
+@pytest.mark.parametrize("variant", ["gemma 3", "qwen 3 next", "falcon h1", "deepseek 4"])
 def test_a_conversation_goes_on_behind_its_tokens_with_what_others_have_read(
     make_reference: MakeReference, variant: str
 ) -> None:

@@ -51,7 +51,10 @@ class BenchDepth(Struct, frozen=True, kw_only=True):
     prefill_tokens_per_s: float
     floor_tokens_per_s: float  # if every stage only read its weights and its caches
     floor_fraction: float  # decode / floor
-    predicted_tokens_per_s: float  # of the plan, with the time of reading these caches
+    predicted_tokens_per_s: (
+        float  # as planned, with the times that computers measured in long conversations
+    )
+    predicted_prefill_tokens_per_s: float = 0.0  # 0: an older node does not say
 
 
 class BenchSessions(Struct, frozen=True, kw_only=True):

@@ -136,6 +136,8 @@ class Computer(Struct, frozen=True, kw_only=True):
     bytes_per_s: float | None = None
     medium: Medium = Medium()  # of its link, as it says itself
     layers: tuple[int, int] | None = None  # start, stop of its layers in the loaded model
+    # The same, where others have some between them: start and stop of each range; (): it has one
+    ranges: tuple[tuple[int, int], ...] = ()
     reconnecting: bool = False  # it is `lost`, but found, and being connected
     slower: float | None = (
         None  # so many times as long as measured its layers take; None: they do not

@@ -67,6 +67,7 @@ class ChainEnds:
     Attributes:
         times: how long the tokens take that it computes.
         sent_tokens: how many tokens the stages were given to compute.
+        is_drained: whether all stages have the same tokens, and get no more.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class ChainEnds:
         self._steps = PendingSteps()
         self._broken: PotluckError | None = None
         self._failed = asyncio.Event()
-        self._is_draining = False
+        self._is_draining = self.is_drained = False
         self._ended = asyncio.Event()  # a step has
 
     @property
@@ -140,6 +141,7 @@ class ChainEnds:
                 while self._broken is None and self._has_sent:
                     self._ended.clear()
                     await self._ended.wait()
+        self.is_drained = self.is_drained or (self._broken is None and not self._has_sent)
 
     @property
     def _has_sent(self) -> bool:

@@ -287,18 +287,10 @@ class Bench:
                 )
 
     def _depth(self) -> BenchDepth:
-        """The medians at the depth. The plan predicts a token there from the time of reading its caches."""
-        planned, samples = self._deployment.planned, self._samples
+        """The medians at the depth, and what the plan says of tokens and prompts there."""
+        planned, samples, request = self._deployment.planned, self._samples, self._request
         stages, deep = range(len(self._places)), samples.deep
         floor_ms = self._one_after_the_other(list(map(deep.floor_ms, stages)))
-        more_ms = self._one_after_the_other(
-            [
-                1000
-                * (deep.cache_bytes(stage) - samples.short.cache_bytes(stage))
-                / deep.read_bytes_per_s(stage)
-                for stage in stages
-            ]
-        )
         return BenchDepth(
             cached=deep.before,
             cache_bytes=sum(map(deep.cache_bytes, stages)),
@@ -306,7 +298,10 @@ class Bench:
             prefill_tokens_per_s=median(samples.deep_prefill),
             floor_tokens_per_s=1000 / floor_ms,
             floor_fraction=floor_ms / deep.token_ms,
-            predicted_tokens_per_s=1000 / (1000 / planned.plan.predicted_tokens_per_s + more_ms),
+            predicted_tokens_per_s=1000 / planned.token_ms(deep.before),
+            predicted_prefill_tokens_per_s=1000
+            * request.prompt
+            / planned.prompt_ms(request.prompt, cached=deep.before),
         )
 
     def _one_after_the_other(self, times: Sequence[float]) -> float:

@@ -9,6 +9,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import TypeAlias, assert_never
 
 from potluck.cluster.computer import Computers
@@ -54,6 +55,7 @@ from potluck.cluster.master.vocabulary import (
     Wish,
     Wished,
 )
+from potluck.errors import PotluckError
 from potluck.ids import NodeId
 from potluck.tasks import TaskSet
 from potluck.wire.messages import DeviceId
@@ -196,9 +198,12 @@ class Carrying:
             case Cancel():
                 assert self._work is not None
                 self._work.cancel()
-            case Break(error=error):
+            case Break(error=error, drains=drains):
                 assert self.deployment is not None
-                self.deployment.fail(error)
+                if drains:
+                    self._tasks.spawn(self._withdraw(self.deployment, error), name="withdraw")
+                else:
+                    self.deployment.fail(error)
             case Promote():
                 self._loader.promote()
             case Tell(text=text):
@@ -209,6 +214,12 @@ class Carrying:
                 self._tasks.spawn(self._loader.free(node_id, epoch), name="free")
             case _:
                 assert_never(action)
+
+    async def _withdraw(self, deployment: Deployment, error: PotluckError) -> None:
+        """End a deployment of which a computer gives its layers back, and go on without it, whether somebody asks or not."""
+        await deployment.withdraw(error)
+        with suppress(PotluckError):  # the state has it
+            await self._ask(RecoveryWish(ticket=self._callers.ticket()))
 
     def _start(self, work: Coroutine[None, None, Event]) -> None:
         self._work = asyncio.create_task(work, name="load")

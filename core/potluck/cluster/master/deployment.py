@@ -42,6 +42,8 @@ _PACK_SHARE = 0.3  # of the progress bar, if there is something to pack
 _STREAM_SHARE = 0.8  # of the rest of the bar, if there is something to send; loading comes last
 
 
+WITHDRAW_S = 0.8  # for the steps under way, when a computer gives its layers back after a second
+
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
 
@@ -358,6 +360,12 @@ class Deployment:
             self.pipeline.fail(error)
         elif self._starting is not None:
             self._starting.cancel()
+
+    async def withdraw(self, error: PotluckError) -> None:
+        """End it as `fail` does, after the steps under way: a computer gives its layers back in a moment."""
+        if self.pipeline is not None:
+            await self.pipeline.drain(WITHDRAW_S)
+        self.fail(error)
 
     def take_before(self) -> "Deployment | None":
         """The deployment from whose stages this one may get the caches of conversations; it is forgotten here."""

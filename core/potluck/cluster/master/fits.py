@@ -14,13 +14,8 @@ import msgspec
 from potluck.api.values.hub import Fit, OneMore, Speed
 from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.master.asked import DEFAULT_CONTEXT, schemes_of
-from potluck.cluster.master.measurements import (
-    MeasuredDevice,
-    Measurements,
-    device_cost,
-    shape_key,
-    unmeasured_devices,
-)
+from potluck.cluster.master.device_costs import device_cost, unmeasured_devices
+from potluck.cluster.master.measurements import MeasuredDevice, Measurements, shape_key
 from potluck.cluster.master.searching import search_in_thread
 from potluck.errors import PlanError, PotluckError, UsageError, format_bytes
 from potluck.ids import NodeId

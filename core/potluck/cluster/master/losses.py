@@ -23,7 +23,9 @@ def lose(state: State, event: ComputerLost | StageLost, name: str, notice: str |
         lost = computer_lost if deployed.is_loaded else lost_while_loading
         if node_id in deployed.told:
             notice = None
-        loss, told = Break(error=lost(name, event.how)), deployed.told | {node_id}
+        drains = isinstance(event, ComputerLost) and event.is_connected
+        loss = Break(error=lost(name, event.how), drains=drains)
+        told = deployed.told | {node_id}
         state = replace(state, missing=state.missing | {node_id})
         state = change_deployed(state, loss=loss, told=told, is_broken=True)
     elif before is not None and is_of(before, event) and node_id not in before.told:

@@ -17,15 +17,15 @@ from typing import TypeAlias
 import msgspec
 
 from potluck.cluster.computer import Computer
-from potluck.cluster.device_names import device_label, place_name
+from potluck.cluster.device_names import place_name
 from potluck.cluster.master.ages import too_old
+from potluck.cluster.master.device_costs import device_cost, with_depth
 from potluck.cluster.master.kept import KeptMeasurements, KeptProfile
 from potluck.cluster.master.links import Links
 from potluck.cluster.master.sums import Sums
 from potluck.errors import EngineError, PeerLostError, PeerTimeoutError, PotluckError
 from potluck.ids import NodeId
 from potluck.model.config import ModelConfig
-from potluck.model.footprint import usable_memory
 from potluck.model.schemes import Cache, Scheme
 from potluck.plan.correction import Correction
 from potluck.plan.cost import DeviceCost
@@ -33,7 +33,6 @@ from potluck.plan.deviation import QUICKER
 from potluck.plan.shape import kinds_of, numbered_kinds, read_bytes, shape_of
 from potluck.wire.measuring_messages import Profile, Profiled
 from potluck.wire.messages import DeviceId, DeviceInfo
-from potluck.wire.versions import RANKS_SINCE, READERS_SINCE
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +71,7 @@ class _KnownDevice:
         return msgspec.structs.replace(
             self.profile,
             decode_ms=tuple(ms * factor for ms in self.profile.decode_ms),
+            deep_decode_ms=tuple(ms * factor for ms in self.profile.deep_decode_ms),
             head_ms=self.profile.head_ms * factor,
         )
 
@@ -175,13 +175,22 @@ class Measurements:
                 return await self._measure_devices(computer, wanted, config)
 
         everyone = await asyncio.gather(*map(measure, computers))
+        shape = shape_of(config, scheme, context=1, cache=cache)
         devices: list[DeviceCost] = []
         for computer, results in zip(computers, everyone, strict=True):
             profiles = [result for result in results if isinstance(result, Profiled)]
             problems = [result for result in results if isinstance(result, _Problem)]
             if computer is computers[0] and not profiles:
                 raise problems[0].error
-            devices += [device_cost(computer, profile, scheme, working) for profile in profiles]
+            devices += [
+                with_depth(
+                    device_cost(computer, profile, scheme, working),
+                    profile,
+                    shape,
+                    chunk=PROFILE_TOKENS,
+                )
+                for profile in profiles
+            ]
             for problem in problems:
                 logger.warning("no profile of %s: %s", problem.place, problem.error)
                 left_out(f"{problem.place} is left out: {problem.error.message}")
@@ -356,44 +365,3 @@ def shape_key(config: ModelConfig) -> str:
     formats = stored and (stored.has_coarse_head, stored.has_super_blocks, stored.is_even)
     shape = (config.vocab_size, kinds_of(config), formats)
     return sha256(msgspec.json.encode(shape, order="deterministic")).hexdigest()
-
-
-def unmeasured_devices(
-    computers: Sequence[Computer], config: ModelConfig, scheme: Scheme, *, working: int = 0
-) -> list[DeviceCost] | None:
-    """The devices with the memory that they lend, but without times: enough to see what would fit.
-
-    Returns:
-        None if the devices of a computer are not known yet.
-    """
-    if not all(computer.devices for computer in computers):
-        return None
-    unknown = (0.0,) * len(kinds_of(config))
-    profiles = [
-        (computer, Profiled(device=device, decode_ms=unknown, prefill_ms=unknown, head_ms=0.0))
-        for computer in computers
-        if too_old(computer, config, scheme) is None
-        for device in {device.id: device for device in computer.devices}.values()
-    ]
-    return [device_cost(computer, profile, scheme, working) for computer, profile in profiles]
-
-
-def device_cost(computer: Computer, profile: Profiled, scheme: Scheme, working: int) -> DeviceCost:
-    """A device for the planner, with the memory that it lends now, less `working` bytes."""
-    device = profile.device
-    now = next((d for d in computer.devices if d.id == device.id), device)
-    return DeviceCost(
-        node=computer.node_id,
-        name=computer.name,
-        device=device_label(device, computer.devices),
-        memory=max(0, usable_memory(now.memory_free, device.kind, scheme) - working),
-        decode_ms=profile.decode_ms,
-        prefill_ms=profile.prefill_ms,
-        head_ms=profile.head_ms,
-        # A GPU would wait for its sums in the computer's memory: by hand alone.
-        can_rank=computer.version >= RANKS_SINCE and device.kind == "cpu",
-        moves_caches=computer.version >= READERS_SINCE,
-        picture_ms=profile.picture_ms,
-        is_wide=profile.is_wide,
-        on_wifi=computer.on_wifi,
-    )

@@ -10,7 +10,7 @@ from potluck.cluster.master.asked import (
     counted_devices,
     shape_asked,
 )
-from potluck.cluster.master.measurements import unmeasured_devices
+from potluck.cluster.master.device_costs import unmeasured_devices
 from potluck.cluster.master.searching import search_in_thread
 from potluck.errors import (
     NotEnoughMemoryError,

@@ -13,6 +13,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.schemes import Cache, Scheme
 from potluck.plan.apart import USUAL_PROMPT, Reading, Sizes
 from potluck.plan.cost import Links, ModelShape
+from potluck.plan.depth import token_after_ms
 from potluck.plan.prefill import best_chunk, time_to_first_token_ms
 from potluck.plan.shape import shape_of
 from potluck.plan.stages import Plan
@@ -56,15 +57,25 @@ class Planned:
         prompt_s = self.prompt_ms(tokens) / 1000
         return Speed(token_s=self.plan.token_ms / 1000, prompt_token_s=prompt_s / max(1, tokens))
 
-    def prompt_ms(self, tokens: int) -> float:
-        """The time to the first token after a prompt of so many."""
+    @property
+    def shape(self) -> ModelShape:
+        """The sizes of the model, as it was planned."""
+        return shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
+
+    def prompt_ms(self, tokens: int, *, cached: int = 0) -> float:
+        """The time to the first token after a prompt with so many new tokens."""
         return time_to_first_token_ms(
-            shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache),
+            self.shape,
             self.plan,
             prompt_tokens=tokens,
             chunk_tokens=self.chunk_tokens(tokens),
             measured_tokens=PROFILE_TOKENS,
+            cached=cached,
         )
+
+    def token_ms(self, cached: int) -> float:
+        """The time of a token of one answer after so many others."""
+        return token_after_ms(self.shape, self.plan, cached)
 
     @property
     def of_readers(self) -> "Planned | None":
@@ -111,9 +122,8 @@ class Planned:
 
     def chunk_tokens(self, prompt_tokens: int) -> int:
         """How many tokens each chunk of a prompt of this length has."""
-        shape = shape_of(self.model.config, self.scheme, context=self.context, cache=self.cache)
         return best_chunk(
-            shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
+            self.shape, self.plan, prompt_tokens=prompt_tokens, measured_tokens=PROFILE_TOKENS
         )
 
 
@@ -128,6 +138,6 @@ def sizes_of(
         cache_bytes=lambda tokens: session_bytes(caches, tokens),
         measured_tokens=PROFILE_TOKENS,
         context=context,
-        most_bytes=MOST_MOVED_BYTES if all(spec.moves for spec in caches) else 0,
+        most_bytes=MOST_MOVED_BYTES,
         is_int8=cache == "int8",
     )

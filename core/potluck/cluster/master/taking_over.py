@@ -3,12 +3,12 @@
 import asyncio
 import logging
 
-from potluck.cluster.computer import Computers
+from potluck.cluster.computer import Computer, Computers
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.events import Events, Notice
-from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.deployment import Deployment, unload
 from potluck.cluster.master.planned import Planned
-from potluck.tasks import end
+from potluck.tasks import end, together
 
 logger = logging.getLogger(__name__)
 
@@ -48,15 +48,25 @@ class TakingOver:
         if before is None or before.pipeline is None or deployment.pipeline is None:
             return
         bringing = generator.bring(before.pipeline, deployment.pipeline)
-        is_left = any(before.uses(computer.node_id) for computer in self._computers.leaving())
+        gone = self._withdrawn(before, deployment)
+        leaving = [computer.node_id for computer in self._computers.leaving()]
+        is_left = bool(gone) or any(map(before.uses, leaving))
 
         async def bring() -> None:
             brought = await bringing.run()
             logger.info("conversations taken over: %s", brought)
             if is_left and (text := brought.told):
                 self._events.publish(Notice(level="info", text=text))
+            await together(unload(computer, before.epoch) for computer in gone)
 
         self._bringing = asyncio.create_task(bring(), name="bring")
+
+    def _withdrawn(self, before: Deployment, deployment: Deployment) -> list[Computer]:
+        """The computers that have given their layers back, and have only caches of the plan before."""
+        known = (self._computers.local, *self._computers.available(), *self._computers.leaving())
+        here = {computer.node_id for computer in known}
+        found = {task.stage.node: task.computer for task in before.tasks}
+        return [c for node, c in found.items() if node not in here and not deployment.uses(node)]
 
     async def settled(self) -> None:
         """Wait until nobody gets caches from the plan before any more."""
@@ -72,7 +82,9 @@ class TakingOver:
 def _goes_on_with(deployment: Deployment, planned: Planned | None) -> bool:
     """Whether a plan is another one of the same model."""
     pipeline = deployment.pipeline
-    if planned is None or pipeline is None or pipeline.broken is not None:
+    if planned is None or pipeline is None:
+        return False
+    if pipeline.broken is not None and not pipeline.is_drained:
         return False
     is_other = planned.plan is not deployment.planned.plan
     return is_other and planned.model_in_use == deployment.planned.model_in_use

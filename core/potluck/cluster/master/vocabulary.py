@@ -139,9 +139,13 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """End the pipeline of the deployment, or its loading, with this error."""
+    """End the pipeline of the deployment, or its loading, with this error.
+
+    With `drains`, the steps under way may end first: all computers are still there.
+    """
 
     error: PotluckError
+    drains: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class Wiring:
     ) -> None:
         moves = before is not None and before.moves_conversations
         self._epoch, self._tasks, self._answering = epoch, tasks, answering
-        self._key = secrets.token_hex(16)  # for stages that fetch caches from these
+        self._key = secrets.token_hex(32)  # for stages that fetch caches from these
         self.ports: Sequence[int] = ()
         self.freed: frozenset[NodeId] = frozenset()
         self.before = before if moves and self.moves_conversations else None

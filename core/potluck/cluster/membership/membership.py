@@ -335,7 +335,8 @@ class Members:
                 if leaves:
                     self._events.publish(ComputerLeaves(node_id=computer.node_id))
                 if is_lost:
-                    self._lost(computer, computer.pause or "does not lend itself any more")
+                    how = computer.pause or "does not lend itself any more"
+                    self._lost(computer, how, is_connected=True)
                 if message.held != computer.held:
                     computer.held = message.held
                     epochs = [s.epoch for s in message.held if s.epoch is not None]
@@ -362,8 +363,10 @@ class Members:
                 logger.debug("member says op=%s", type(message).__name__)
         return None
 
-    def _lost(self, computer: RemoteComputer, how: str) -> None:
-        lost = ComputerLost(node_id=computer.node_id, name=computer.name, how=how)
+    def _lost(self, computer: RemoteComputer, how: str, *, is_connected: bool = False) -> None:
+        lost = ComputerLost(
+            node_id=computer.node_id, name=computer.name, how=how, is_connected=is_connected
+        )
         self._events.publish(lost)
 
     def _remember_name(self, computer: RemoteComputer) -> None:

@@ -125,8 +125,10 @@ class StageHandle(StageProcess):
                 self._send(EndSums())
             raise
 
-    async def unload(self) -> None:
-        await self._ask(UnloadStage(), StageUnloaded, self._times.unload_s)
+    async def unload(self, *, leaves_caches: bool = False) -> None:
+        """Have it free its memory; if wanted, without the caches of its sessions, which stay for a moment."""
+        message = UnloadStage(leaves_caches=leaves_caches)
+        await self._ask(message, StageUnloaded, self._times.unload_s)
 
     async def quantise(self, matrix: Quantise) -> Quantised:
         """Write a matrix in its packed form. Cancelling the call does not end the writing.

@@ -15,6 +15,7 @@ from potluck.cluster.stage.joining import Lobby
 from potluck.cluster.stage.loaded import LoadedStage
 from potluck.cluster.stage.pictures import PictureMessage, read, show
 from potluck.cluster.stage.ranks import Ranks
+from potluck.cluster.stage.remains import Remains
 from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler, Waiting
 from potluck.cluster.stage.steps import (
     Answer,
@@ -68,6 +69,9 @@ logger = logging.getLogger(__name__)
 class StageChain:
     """The stage in force between its neighbours. `loaded` is None while there is no stage.
 
+    Attributes:
+        remains: the sessions of the stage that was in force, if these are still of use; None: nothing is left.
+
     Args:
         name: of this computer.
         scheduler: messages that arrive are put into it.
@@ -89,6 +93,7 @@ class StageChain:
         self.lobby = Lobby()
         self.ranks = ranks if ranks is not None else Ranks()
         self._loaded: LoadedStage | None = None
+        self.remains: Remains | None = None
         self._submit = submit
         self._name = name
         self._scheduler = scheduler
@@ -178,6 +183,8 @@ class StageChain:
             case CacheRows() | CacheReceived() | CacheSent() | CacheGivenUp() | FetchCache():
                 if loaded is not None and link.home == loaded.home:
                     loaded.transfers.receive(link, message, payload)
+                elif self.remains is not None and link.home == self.remains.home:
+                    self.remains.receive(link, message)
                 elif isinstance(message, FetchCache):  # who waits for it need not wait long
                     _refuse(link, message)
             case _:
@@ -271,6 +278,8 @@ class StageChain:
     def _lost(self, link: PeerLink) -> None:
         if (loaded := self.loaded) is not None:
             loaded.transfers.lost(link)
+        if self.remains is not None:
+            self.remains.lost(link)
 
     def _restore(self, loaded: LoadedStage, message: RestoreSession) -> None:
         """Read what is on the disk. Meanwhile the other messages of this session wait."""

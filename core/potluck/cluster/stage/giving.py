@@ -123,6 +123,7 @@ class Giving:
                     epoch=self._epoch,
                     transfer=name,
                     layer=piece.layer,
+                    part=piece.part,
                     first=piece.first,
                     tensor=piece.tensor,
                 )

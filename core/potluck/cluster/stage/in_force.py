@@ -19,6 +19,7 @@ from potluck.cluster.stage.joining import check_ranks, end_meeting, meet
 from potluck.cluster.stage.loaded import LoadedStage
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.ranks import Ranks
+from potluck.cluster.stage.remains import REMAINS_S, Remains
 from potluck.cluster.stage.scheduler import Scheduler
 from potluck.cluster.stage.transfers import StageBefore
 from potluck.engine.caches.left_sessions import LeftSessions
@@ -54,6 +55,7 @@ class StageInForce:
         compute: the only thread that uses torch.
         device: of the stage.
         tell: called with what this process holds, when that has changed.
+        freed: called when memory was given back that nobody had asked for.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class StageInForce:
         compute: ComputeThread,
         device: torch.device,
         tell: Callable[[Holds], None],
+        freed: Callable[[], None],
     ) -> None:
         self._identity, self._me = identity, me
         self._chain, self._loader = chain, loader
@@ -75,14 +78,16 @@ class StageInForce:
         self._compute, self._device = compute, device
         self._tell = tell
         self._turn = asyncio.Lock()  # one load or unload at a time
+        self._freed = freed
+        self._forgetting: asyncio.Task[None] | None = None  # what is left of a stage
         self._tasks = TaskSet()  # which watch its connections
 
     @property
     def in_use(self) -> int:
         """Bytes of weights and caches that another load could take over."""
-        loaded = self._chain.loaded
+        loaded, remains = self._chain.loaded, self._chain.remains
         if loaded is None:
-            return self._loader.nbytes
+            return self._loader.nbytes + (0 if remains is None else remains.left.nbytes)
         left = None if loaded.before is None else loaded.before.left
         return loaded.stage.nbytes + (0 if left is None else left.nbytes)
 
@@ -93,6 +98,7 @@ class StageInForce:
 
     async def _load_next(self, message: LoadStage) -> StageLoaded:
         started = time.perf_counter()
+        await self._forget_remains()
         check_ranks(message.ranks, message.share, self._identity.node_id)
         left = await self._leave(message)
         try:
@@ -213,14 +219,46 @@ class StageInForce:
 
         return await self._compute.call(measure)
 
-    async def unload(self) -> None:
-        """Take the stage out of force, and free its memory."""
+    async def unload(self, *, leaves_caches: bool = False) -> None:
+        """Take the stage out of force, and free its memory; if wanted, its sessions stay for a moment."""
         async with self._turn:
             await self.save_sessions()
-            self._withdraw()
+            await self._forget_remains()
+            loaded = self._withdraw()
+            if leaves_caches and loaded is not None:
+                await self._leave_caches(loaded)
             await self._compute.call(lambda: self._ranks.join(0, None))  # which gives memory back
             await self._loader.drop()
         self._tell_held()
+
+    async def _leave_caches(self, loaded: LoadedStage) -> None:
+        """Keep the caches of a stage's sessions until the next plan has them, but not for long."""
+        if (key := loaded.key) is None:
+            return
+
+        def leave() -> None:
+            left = loaded.stage.left(is_in_force=False)
+            self._chain.remains = Remains(loaded.home, loaded.epoch, key, left)
+
+        await self._compute.call(leave)
+        self._forgetting = self._tasks.spawn(self._forget_later())
+
+    async def _forget_later(self) -> None:
+        await asyncio.sleep(REMAINS_S)
+        async with self._turn:
+            self._forgetting = None
+            await self._forget_remains()
+            await self._loader.drop()
+        self._freed()
+
+    async def _forget_remains(self) -> None:
+        """Give back what is left of a stage."""
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+            self._forgetting = None
+        remains, self._chain.remains = self._chain.remains, None
+        if remains is not None:
+            await self._compute.call(remains.left.clear)
 
     def _withdraw(self) -> LoadedStage | None:
         """Take the stage out of force: its links to other stages end, and its sessions are used no more."""

@@ -139,6 +139,7 @@ class StageServer:
             compute=self._compute,
             device=self._device,
             tell=self._tell,
+            freed=self._tell_memory,
         )
         self._port = 0  # where other stages connect
         self._tasks = TaskSet()
@@ -184,7 +185,7 @@ class StageServer:
                 self._tasks.spawn(self._answer(message.id, self._load(message)))
             case UnloadStage():
                 self._loader.want(message.id)
-                self._tasks.spawn(self._answer(message.id, self._unload()))
+                self._tasks.spawn(self._answer(message.id, self._unload(message)))
             case TrySums():
                 self._begin_sums(message)
             case EndSums():
@@ -257,6 +258,9 @@ class StageServer:
             device=self._lent(),
             decode_ms=tuple(times.decode_ms for times in profile.kinds.values()),
             prefill_ms=tuple(times.prefill_ms for times in profile.kinds.values()),
+            deep_decode_ms=tuple(times.deep_decode_ms for times in profile.kinds.values()),
+            deep_prefill_ms=tuple(times.deep_prefill_ms for times in profile.kinds.values()),
+            deep=profile.deep,
             head_ms=profile.head_ms,
             picture_ms=profile.picture_ms,
             is_wide=self._device.type != "cpu"
@@ -270,8 +274,8 @@ class StageServer:
         self._tell_memory()
         return loaded
 
-    async def _unload(self) -> StageUnloaded:
-        await self._in_force.unload()
+    async def _unload(self, message: UnloadStage) -> StageUnloaded:
+        await self._in_force.unload(leaves_caches=message.leaves_caches)
         self._tell_memory()
         return StageUnloaded()
 

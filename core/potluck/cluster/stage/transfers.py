@@ -15,7 +15,7 @@ import msgspec
 from potluck.cluster.stage.giving import Giving, check_key, say, why
 from potluck.cluster.stage.scheduler import PeerLink
 from potluck.engine.caches.left_sessions import LeftSessions
-from potluck.engine.caches.session_transfer import RowReceiver
+from potluck.engine.caches.session_transfer import Piece, RowReceiver
 from potluck.engine.stage import Stage
 from potluck.errors import InvalidStepError, StaleEpochError
 from potluck.ids import SessionId
@@ -154,7 +154,7 @@ class Transfers:
                 if own:
                     rows = left.rows(session, range(own[0], own[-1] + 1), end)
                     while (piece := rows.next()) is not None:
-                        transfer.rows.write(piece.layer, piece.first, piece.tensor, piece.data)
+                        transfer.rows.write(piece)
                 if len(own) == len(left.layers):  # no other stage wants any of it
                     left.drop(session)
             except Exception as error:  # noqa: BLE001 - also torch's own
@@ -267,7 +267,8 @@ class Transfers:
             return
         nbytes = transfer.nbytes[link] = transfer.nbytes.get(link, 0) + payload.nbytes
         try:
-            transfer.rows.write(message.layer, message.first, message.tensor, payload)
+            piece = Piece(message.layer, message.part, message.first, message.tensor, payload)
+            transfer.rows.write(piece)
         except Exception as error:  # noqa: BLE001 - also torch's own
             self._break(transfer, why(error))
             return

@@ -52,6 +52,7 @@ class Leasing:
         self._use = use
         self._changed = changed
         self._keep_loaded_s = keep_loaded_s
+        self._left: Lease | None = None  # the last one, if caches of its plan may still be here
         self._masters: dict[HomeId, MasterLink] = {}  # the last connection of each
         self._tasks = TaskSet()
 
@@ -99,7 +100,7 @@ class Leasing:
 
     def begin(self, link: MasterLink, epoch: int) -> Lease:
         """Make the lease for a new plan in place of the same home's lease for the previous one."""
-        before = self.lease
+        before, self._left = self.lease, None
         if before is not None:
             self._end(before)
         self.lease = Lease(
@@ -153,20 +154,28 @@ class Leasing:
             self._store.inventory.unpin(stage.tensors)
             stage.tensors = {}
 
-    async def release(self) -> None:
-        """End the lease and free its memory. Weights stay in the store."""
+    async def release(self, *, leaves_caches: bool = False) -> None:
+        """End the lease and free its memory. Weights stay in the store.
+
+        `leaves_caches`: conversations' caches stay for a moment, so that they can move to other computers.
+        """
         lease, self.lease = self.lease, None
         if lease is None:
             return
         self._end(lease)
         self.changed()
-        results = await asyncio.gather(
-            *(handle.unload() for handle in lease.handles.values()), return_exceptions=True
-        )
+        self._left = lease if leaves_caches else None
+        await _unload_all(lease, leaves_caches=leaves_caches)
         self.changed()
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+
+    async def unload(self, home: HomeId, epoch: int) -> None:
+        """Free what a home's plan has here: the stages of its lease, or what these have left."""
+        lease, left = self.lease, self._left
+        if lease is not None and (lease.home, lease.epoch) == (home, epoch):
+            await self.release()
+        elif lease is None and left is not None and (left.home, left.epoch) == (home, epoch):
+            self._left = None
+            await _unload_all(left)
 
     def stage_died(self, device: DeviceId, *, is_hung: bool = False) -> None:
         """End the lease if the process of one of its stages died: the other stages are useless.
@@ -200,6 +209,14 @@ class Leasing:
         if lease.release is not None:
             lease.release.cancel()
         self.unpin(lease)
+
+
+async def _unload_all(lease: Lease, *, leaves_caches: bool = False) -> None:
+    handles = lease.handles.values()
+    unloading = (handle.unload(leaves_caches=leaves_caches) for handle in handles)
+    for result in await asyncio.gather(*unloading, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 async def _unload(handle: StageHandle) -> None:

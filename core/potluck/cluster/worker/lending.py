@@ -182,7 +182,7 @@ class LendingSettings:
         if self._worker.lease is not None:
             await asyncio.sleep(HAND_OVER_S)
         if self._worker.is_away:
-            await self._worker.leasing.release()
+            await self._worker.leasing.release(leaves_caches=True)
 
     def _lend(self, settings: Settings, *, at_once: bool = False) -> None:
         """Put these settings in force. `at_once`: what is lent is given back without a wait."""

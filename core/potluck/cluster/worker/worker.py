@@ -166,9 +166,7 @@ class Worker:
                 self.peers.expect(link.home, message, self.lease)
                 return Expecting(epoch=message.epoch)
             case Unload():  # takes no turn: it ends a load that is under way
-                lease = self.lease
-                if lease and (lease.home, lease.epoch) == (link.home, message.epoch):
-                    await self.leasing.release()
+                await self.leasing.unload(link.home, message.epoch)
                 return Unloaded(epoch=message.epoch)
             case _:
                 raise RemoteProtocolError(f"{type(message).__name__} is no request to a worker.")

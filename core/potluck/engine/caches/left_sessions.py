@@ -5,8 +5,9 @@ No weights are held for them. Not thread-safe.
 
 from collections.abc import Mapping, Sequence
 
+from potluck.engine.caches.moved_parts import moved_parts
 from potluck.engine.caches.session_cache import SessionCache
-from potluck.engine.caches.session_transfer import RowSender, check_movable, moved_layers
+from potluck.engine.caches.session_transfer import RowSender
 from potluck.errors import InvalidStepError, UnknownSessionError
 from potluck.ids import SessionId
 from potluck.model.caches import CacheSpec
@@ -49,18 +50,17 @@ class LeftSessions:
 
         Raises:
             UnknownSessionError: nothing is left of the session.
-            InvalidStepError: other tokens are cached than those before `end`, or they cannot be moved.
+            InvalidStepError: other tokens are cached than those before `end`.
         """
         cache = self._caches.get(session)
         if cache is None:
             raise UnknownSessionError("Nothing is left of this conversation here.")
-        check_movable(self._specs)
         if not self._is_in_force and cache.length > end:
             cache.trim(end)
         if cache.length != end:
             raise InvalidStepError(f"{cache.length} tokens are cached here, and {end} are wanted.")
-        moved = moved_layers(cache, self._specs, self.layers)
-        wanted = {number: layer for number, layer in moved.items() if number in layers}
+        moved = moved_parts(cache, self._specs, self.layers)
+        wanted = {key: part for key, part in moved if key[0] in layers}
         return RowSender(cache, wanted, 0, end)
 
     def drop(self, session: SessionId) -> None:

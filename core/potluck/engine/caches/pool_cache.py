@@ -42,6 +42,16 @@ class PoolCache(LayerCache):
         """The first pools, (count, unit)."""
         return self._pools[:count]
 
+    @property
+    def token_rows(self) -> Tensor:
+        """The memory of tokens, (1, 1, tokens, numbers)."""
+        return self._tokens[None, None]
+
+    @property
+    def pool_rows(self) -> Tensor:
+        """The memory of pools, (1, 1, pools, numbers)."""
+        return self._pools[None, None]
+
     def resize(self, rows: int, length: int) -> None:
         spec, old_tokens, old_pools = self.spec, self._tokens, self._pools
         held = length - self.first

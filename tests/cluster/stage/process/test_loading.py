@@ -15,7 +15,7 @@ from model_folders import CONFIG, make_folder
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step
 
 from potluck.cluster.driver.token import Token
-from potluck.cluster.processes.messages import LoadStage, Start
+from potluck.cluster.processes.messages import LoadStage, Start, UnloadStage
 from potluck.cluster.stage import loading
 from potluck.cluster.stage.loading import StageLoader
 from potluck.cluster.stage.process import StageServer
@@ -415,7 +415,7 @@ def test_a_rank_that_waits_for_a_lost_one_gives_its_part_back_at_once(
 
         try:
             async with asyncio.timeout(10):
-                await server._unload()
+                await server._unload(UnloadStage())
         finally:
             has_ended.set()
 

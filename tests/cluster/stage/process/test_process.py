@@ -198,6 +198,7 @@ def test_a_process_that_crashes_says_where_in_its_log(tmp_path: Path, run: Run) 
     async def main() -> None:
         node = StageNode("Desk", tmp_path)
         await node.handle.start()
+        await node.handle.unload()  # no thread runs any more, which would change what is written
         process = node.handle._process
         assert process is not None
         process.send_signal(signal.SIGSEGV)

@@ -11,18 +11,13 @@ from stage_nodes import CHAT, Driver, StageNode, answer, reported, step, until_s
 
 from potluck.cluster.processes.messages import StageLoaded
 from potluck.errors import (
-    BusyError,
     InvalidStepError,
     NeedReplayError,
     PeerLostError,
-    PeerTimeoutError,
-    UnreachableError,
 )
-from potluck.ids import HomeId
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import TrimSession
-from potluck.wire.measuring_messages import SumsMeasured
-from potluck.wire.messages import Address, Ping, RankPlace, RankShare
+from potluck.wire.messages import Ping, RankPlace, RankShare
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
@@ -83,44 +78,6 @@ def test_ranks_answer_as_the_whole_model_does(
         assert [stage.layers_loaded for stage in kept] == [0, 0]
         await unload(desk, laptop)
         assert desk.failures == laptop.failures == []
-
-    run(main())
-
-
-async def measured_sums(nodes: tuple[StageNode, ...], home: HomeId) -> list[SumsMeasured]:
-    """What sums take, once the steps of other tests are over and both ranks have a core at once."""
-    hops = tuple(node.hop for node in nodes)
-    while True:
-        found = await asyncio.gather(
-            *(
-                node.handle.measure_sums(home, RankPlace(rank=rank, hops=hops))
-                for rank, node in enumerate(nodes)
-            ),
-            return_exceptions=True,
-        )
-        measured = [one for one in found if isinstance(one, SumsMeasured)]
-        if len(measured) == len(nodes):
-            return measured
-        errors = [one for one in found if isinstance(one, BaseException)]
-        if not any(isinstance(error, (BusyError, PeerTimeoutError)) for error in errors):
-            raise errors[0]
-
-
-def test_ranks_without_layers_measure_what_sums_take(
-    desk: StageNode, laptop: StageNode, run: Run
-) -> None:
-    async def main() -> None:
-        home = desk.home
-        only_asked = await desk.handle.measure_sums(home, None)
-        assert [a.port for a in desk.hop.addresses] == [only_asked.activation_port]
-        for _ in range(2):
-            measured = await measured_sums((desk, laptop), home)
-            sizes = [[each.nbytes for each in one.times] for one in measured]
-            assert sizes == [[16 << 10, 2 << 20]] * 2
-            assert all(each.ms > 0 for one in measured for each in one.times)
-        nobody = msgspec.structs.replace(laptop.hop, addresses=(Address(host="127.0.0.1", port=1),))
-        with pytest.raises(UnreachableError):
-            await desk.handle.measure_sums(home, RankPlace(rank=0, hops=(desk.hop, nobody)))
 
     run(main())
 

@@ -4,14 +4,23 @@ No step is computed here before the last test: these processes would be busy for
 """
 
 import asyncio
+import os
+import sys
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
+import patient_stage
 import pytest
 from fake_cluster import Run
+from patient_stage import PATIENCE_S
 from stage_nodes import CHAT, Driver, StageNode, step
 
+from potluck.cluster.processes import stage_process
+from potluck.cluster.processes.stage_process import HandleTimes
+from potluck.cluster.processes.start import start_process
 from potluck.cluster.stage.sum_times import EPOCH
-from potluck.errors import BusyError, PeerTimeoutError, UnreachableError
+from potluck.errors import BusyError, PeerLostError, UnreachableError
 from potluck.net.transport import Link
 from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import SumsMeasured
@@ -19,6 +28,33 @@ from potluck.wire.messages import Address, RankPlace
 from potluck.wire.rank_messages import JoinRanks, Partial
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
+
+
+@pytest.fixture(scope="module")
+def nodes(
+    runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[StageNode, StageNode]]:
+    """Two nodes as those of other files, which wait longer for sums: whether one is waited for is seen, not timed."""
+    folder = tmp_path_factory.mktemp("nodes")
+    times = HandleTimes(sums_s=2 * PATIENCE_S)
+    desk = StageNode("Desk", folder / "desk", times=times)
+    laptop = StageNode("Laptop", folder / "laptop", desk.identity, times)
+
+    async def patient(
+        _: str, log_path: Path, environment: Mapping[str, str], *, engine: Path | None
+    ) -> asyncio.subprocess.Process:
+        return await start_process(patient_stage.__name__, log_path, environment, engine=engine)
+
+    async def both(*calls: Coroutine[None, None, None]) -> None:
+        await asyncio.gather(*calls)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        patch.setattr(stage_process, "start_process", patient)
+        runner.run(both(desk.handle.start(), laptop.handle.start()))
+    yield desk, laptop
+    runner.run(both(desk.handle.stop(), laptop.handle.stop()))
+    assert desk.exits == laptop.exits == []  # none died of what the tests did
 
 
 async def measure_with_one_that_stands_still(
@@ -65,7 +101,7 @@ def test_sums_that_nobody_waits_for_any_more_end(
     async def main() -> None:
         measuring, still = await measure_with_one_that_stands_still(desk, laptop)
         measuring.cancel()
-        async with asyncio.timeout(0.8):  # sooner than it would give up the sum
+        async with asyncio.timeout(PATIENCE_S / 2):  # sooner than it would give up the sum
             await still.wait_closed()
 
     run(main())
@@ -76,12 +112,13 @@ def test_answers_do_not_wait_for_sums_with_a_computer_that_stands_still(
 ) -> None:
     async def main() -> None:
         await laptop.load(laptop.stage(model, range(model.config.num_layers)))
-        measuring, _ = await measure_with_one_that_stands_still(desk, laptop)
+        measuring, still = await measure_with_one_that_stands_still(desk, laptop)
         async with Driver(desk, laptop) as pipeline:
             pipeline.open(CHAT)
             await step(pipeline, 0, [1, 2, 3])
             assert not measuring.done()
-            with pytest.raises(PeerTimeoutError):
+            still.close()
+            with pytest.raises(PeerLostError):
                 await measuring
 
             await step(pipeline, 3, [4], number=2)

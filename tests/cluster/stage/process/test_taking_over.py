@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -184,6 +185,43 @@ def test_a_conversation_moves_and_is_computed_again_when_either_side_is_killed_m
                     generator.attach(third, context=1024)
                     assert await ask(generator, following) == expected[1]
                     assert third.sent_tokens == len(following) + 7
+        await home.stop()
+
+    run(main())
+
+
+def test_what_a_process_leaves_that_gave_its_memory_back_moves_unless_it_is_killed_too(
+    home: Home, run: Run
+) -> None:
+    async def main() -> None:
+        desk, laptop = home.desk, home.laptop
+        await home.start(desk)
+        await home.start(laptop)
+        expected: list[list[int]] = []
+        for epoch, is_killed in ((1, False), (3, True)):
+            generator = home.generator()
+            async with home.split(epoch) as first:
+                generator.attach(first, context=1024)
+                answer = await ask(generator, PROMPT)
+                following = [*PROMPT, *answer, 5, 6, 7]
+                await first.drain(5.0)
+                await laptop.handle.unload(leaves_caches=True)
+                assert laptop.handle.held is None
+                await home.whole(desk, epoch + 1)
+                async with home.on(desk, epoch + 1) as second:
+                    if is_killed:
+                        home.processes["Laptop"].suspend()
+                    bringing = await changed(generator, first, second)
+                    if is_killed:
+                        await until_soon(partial(is_under_way, generator))
+                        home.kill(laptop)
+                    assert (await bringing).again == is_killed
+                    expected.append(await ask(generator, following))
+                    computed = len(following) if is_killed else 4  # the last one, and the new ones
+                    assert second.sent_tokens == computed + 7
+            if not is_killed:
+                await laptop.handle.unload()
+        assert expected[0] == expected[1]
         await home.stop()
 
     run(main())
