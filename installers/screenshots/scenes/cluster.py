@@ -294,8 +294,9 @@ def cluster_handed_over(stage: Stage) -> QWidget:
 @scene
 def cluster_tested(stage: Stage) -> QWidget:
     """A computer whose link was just tested."""
-    window = _cluster(stage, home.home())
-    line = wording.link(52e6, 3.0)
+    state = home.home()
+    window = _cluster(stage, state)
+    line = wording.over(state.computers[1].medium, wording.link(52e6, 3.0))
     window.cluster._note(home.MAC, f"{line}, just tested")
     return window
 
