@@ -4,6 +4,7 @@ from msgspec.structs import replace
 from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER, WITHOUT_MAC, WITHOUT_OLD
 
 from potluck.api.values.engine import Engine
+from potluck.api.values.gpus import Gpu
 from potluck.api.values.network import Interface, Medium, Network
 from potluck.api.values.pairing import Pairing, PairingState
 from potluck.api.values.schema import (
@@ -158,6 +159,10 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
     )
 
 
+GPUS = (
+    Gpu(id="nvidia:GPU-1", name="NVIDIA GeForce RTX 4070", used=False),
+    Gpu(id="nvidia:GPU-2", name="NVIDIA GeForce GTX 1660"),
+)
 NETWORK = Network(
     interfaces=(
         Interface(name="enp3s0", medium="cable", mbit=1000, addresses=("192.168.1.20",)),

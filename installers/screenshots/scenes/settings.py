@@ -120,6 +120,16 @@ def settings_report(stage: Stage) -> QWidget:
     return window
 
 
+@scene
+def settings_gpus(stage: Stage) -> QWidget:
+    """One of two GPUs of this computer stays free for other things."""
+    window = _settings(stage)
+    state = home.home()
+    stage.backend.say(replace(state, node=replace(state.node, gpus=home.GPUS)))
+    stage.reveal(window.settings, window.settings.gpus)
+    return window
+
+
 def _about(stage: Stage) -> MainWindow:
     """Show the end of the page, with a system that was invented as the computer is."""
     window = _settings(stage)
