@@ -216,9 +216,7 @@ def test_a_master_has_no_worker_dial_names_or_its_own_services(
     run(main())
 
 
-def test_nobody_is_dialled_in_a_network_that_is_not_used(
-    tmp_path: Path, model: LocalModel
-) -> None:
+def test_nobody_is_dialled_in_a_network_that_is_not_used(tmp_path: Path, model: LocalModel) -> None:
     async def main() -> None:
         async with Rig(tmp_path) as rig:
             rig.links._avoids = lambda host: host.startswith("10.8.")

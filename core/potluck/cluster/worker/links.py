@@ -332,7 +332,8 @@ def _dialling_less(message: Load | MeasureSums, avoids: Callable[[str], bool]) -
         ranks=ranks,
         next_hop=message.next_hop and used(message.next_hop),
         cache_hops=tuple(map(used, message.cache_hops)),
-        before=message.before and replace(message.before, hops=tuple(map(used, message.before.hops))),
+        before=message.before
+        and replace(message.before, hops=tuple(map(used, message.before.hops))),
     )
 
 
