@@ -111,5 +111,7 @@ class Root:
 
 def test_what_has_not_ended_in_time_is_not_known_and_waited_for_no_longer() -> None:
     root = Root()
-    assert run(("pkexec", "true"), start=lambda *_, **__: cast("Any", root), wait_s=9.0) == "unknown"
+    assert (
+        run(("pkexec", "true"), start=lambda *_, **__: cast("Any", root), wait_s=9.0) == "unknown"
+    )
     assert root.deadlines == [9.0]

@@ -17,7 +17,9 @@ from potluck.system.starting import hidden
 
 WAIT_S: Final = 180.0  # for a person who looks for the password
 _REFUSED: Final = (126, 127)  # pkexec: the person went away from the question, or may not
-_NOBODY_ASKS: Final = b"No authentication agent"  # pkexec, with 127: no program of the desktop shows the question
+_NOBODY_ASKS: Final = (
+    b"No authentication agent"  # pkexec, with 127: no program of the desktop shows the question
+)
 _MOST_BYTES: Final = 1 << 16
 
 Outcome: TypeAlias = Literal[
@@ -73,7 +75,9 @@ def shown(words: Sequence[str]) -> str:
     return shlex.join(words) if words[0] != "powershell" else " ".join(words)
 
 
-def run(words: Sequence[str], *, start: Start = subprocess.Popen, wait_s: float = WAIT_S) -> Outcome:
+def run(
+    words: Sequence[str], *, start: Start = subprocess.Popen, wait_s: float = WAIT_S
+) -> Outcome:
     """Run what `asking` returned, and wait for the person, for at most `wait_s`. It blocks.
 
     What has not ended then is left alone: it may be root's, which nobody else can end.
