@@ -28,6 +28,7 @@ class FakeEngine:
     def __init__(self, device: DeviceInfo = DEVICE) -> None:
         self.devices = (device,)
         self.loaded: LoadStage | None = None
+        self.summed: RankPlace | None = None  # the place of the last sums that were asked for
         self.gate: asyncio.Event | None = None
         self.error: Exception | None = None
         self.unloads = 0
@@ -80,6 +81,7 @@ class FakeEngine:
         return Held(home=stage.home, stage=held)
 
     async def measure_sums(self, home: str, ranks: RankPlace | None) -> SumsMeasured:
+        self.summed = ranks
         return SumsMeasured(activation_port=self.activation_port)
 
     async def measure(self, epoch: int, position: int) -> StageTimes:

@@ -164,15 +164,15 @@ class Listener(Generic[MemberLink]):
                 await asyncio.sleep(0.1)
                 continue
             is_failing = False
-            if self._is_refused(accepted):
-                accepted.close()
-                continue
             key = client_key(address_of(name).host)
             if (
                 self._unauthenticated.total() >= MAX_UNAUTHENTICATED
                 or self._unauthenticated[key] >= self._strangers_per_address
             ):
                 logger.debug("too many connections that do not say who they are address=%s", key)
+                accepted.close()
+                continue
+            if self._is_refused(accepted):
                 accepted.close()
                 continue
             self._unauthenticated[key] += 1

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.cluster.processes.messages import (
+    EndLinks,
     EndSums,
     FromStage,
     Held,
@@ -29,6 +30,7 @@ from potluck.cluster.processes.messages import (
     encode,
     read_frame,
 )
+from potluck.net.interfaces import Interface
 from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
     MeasureStage,
@@ -84,6 +86,7 @@ TO_STAGE: list[ToStage] = [
     MeasureStage(id=6, epoch=3, position=16),
     TakeSessions(id=8, epoch=3, before=PlanBefore(epoch=3, key="ab" * 32)),
     EndSums(),
+    EndLinks(own=(Interface("192.168.1.10", 24, 2, is_virtual=False, name="eth0"),)),
     TrySums(id=7, home="ef" * 32, ranks=RankPlace(rank=0, hops=(HOP, HOP))),
     Quantise(
         id=5,

@@ -28,6 +28,7 @@ import torch
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     Answer,
+    EndLinks,
     EndSums,
     FromStage,
     Health,
@@ -75,6 +76,7 @@ from potluck.model.config import ModelConfig
 from potluck.net.identity import Identity
 from potluck.net.link import error_message
 from potluck.net.link_kind import step_links
+from potluck.net.peer_link import end_avoided, open_links
 from potluck.net.transport import Listener, StepLink
 from potluck.tasks import TaskSet
 from potluck.wire.cache_messages import TakeSessions, TakingSessions
@@ -191,6 +193,8 @@ class StageServer:
                 self._begin_sums(message)
             case EndSums():
                 self._end_sums()
+            case EndLinks():
+                end_avoided(open_links(self._identity), message.own)
             case MeasureStage():
                 self._tasks.spawn(self._answer(message.id, self._time(message)))
             case TakeSessions():
