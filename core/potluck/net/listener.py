@@ -23,7 +23,7 @@ from potluck.net.pairing_link import PairingLink
 from potluck.net.secure_socket import SecureSocket, address_of
 from potluck.net.stream import Stream
 from potluck.reasons import reason
-from potluck.system.sockets import own_port
+from potluck.sockets import own_port
 from potluck.tasks import TaskSet, end
 from potluck.wire.connection import Connection, Side
 from potluck.wire.frame import encode

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
 
-from potluck.system.sockets import keep_alive, wake_at
+from potluck.sockets import keep_alive, wake_at
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Address
 

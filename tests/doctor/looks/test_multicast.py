@@ -10,7 +10,7 @@ import pytest
 from potluck.doctor.facts import Adapter
 from potluck.doctor.looks import multicast
 from potluck.doctor.looks.multicast import look_at_multicast, question
-from potluck.system.sockets import is_withheld
+from potluck.sockets import is_withheld
 
 pytestmark = pytest.mark.net
 

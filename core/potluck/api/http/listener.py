@@ -36,7 +36,7 @@ from potluck.api.http.wrong_keys import WrongKeys
 from potluck.errors import UsageError
 from potluck.ids import RIGHTS, Right
 from potluck.reasons import reason
-from potluck.system.sockets import own_port
+from potluck.sockets import own_port
 
 Programs: TypeAlias = Callable[[str], Collection[Right] | None]
 

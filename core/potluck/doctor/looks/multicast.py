@@ -19,7 +19,7 @@ from typing import Final
 from potluck.doctor.facts import Adapter, MulticastSeen
 from potluck.net.advert import SERVICE
 from potluck.reasons import reason
-from potluck.system.sockets import is_withheld
+from potluck.sockets import is_withheld
 
 LISTEN_S: Final = (
     2.5  # responders wait for up to half a second, and answers of sleepers take longer

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from potluck.system.sockets import is_withheld, keep_alive, own_port, wake_at
+from potluck.sockets import is_withheld, keep_alive, own_port, wake_at
 
 EXCLUSIVE = -5  # SO_EXCLUSIVEADDRUSE
 
