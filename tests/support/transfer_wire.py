@@ -36,7 +36,7 @@ class Wire(FakeLink):
         self.other: Wire
         self.receive: Callable[[Any, Message, memoryview], None]
 
-    def send_nowait(self, message: Message, payload: memoryview = NOTHING) -> None:
+    def send_nowait(self, message: Message, payload: bytes | memoryview = NOTHING) -> None:
         super().send_nowait(message, payload)
         self._ends.under_way.append((self.other, message, memoryview(bytearray(payload))))
 

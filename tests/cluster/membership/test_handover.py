@@ -10,6 +10,7 @@ from whole_nodes import SPLIT, chat, eventually, folders_of, join, load, paired,
 
 from potluck.api.values.schema import ComputerChange, MainRequest, PlanRequest, RoleRequest
 from potluck.cluster.membership import handover
+from potluck.cluster.membership.handover_record import read_record
 from potluck.cluster.membership.remote import RemoteComputer
 from potluck.cluster.node import Node
 from potluck.errors import (
@@ -359,4 +360,4 @@ def test_a_damaged_record_is_as_none(tmp_path: Path) -> None:
     file = tmp_path / "handover.json"
     for text in ("", "{", '{"became": "king"}'):
         file.write_text(text)
-        assert handover.read_record(file) is None
+        assert read_record(file) is None

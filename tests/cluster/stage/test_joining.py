@@ -30,7 +30,7 @@ class RankZero(FakeLink):
         super().__init__()
         self._says = deque(says)
 
-    def send_nowait(self, message: Message, payload: memoryview = NOTHING) -> None:
+    def send_nowait(self, message: Message, payload: bytes | memoryview = NOTHING) -> None:
         super().send_nowait(message, payload)
 
     async def receive(self) -> list[tuple[Message, memoryview]]:
