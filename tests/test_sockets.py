@@ -3,6 +3,7 @@
 import errno
 import socket
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -42,23 +43,33 @@ def test_the_option_is_that_of_windows() -> None:
     assert getattr(socket, "SO_EXCLUSIVEADDRUSE") == EXCLUSIVE  # noqa: B009
 
 
-def test_a_port_that_is_listened_at_is_not_taken_over_and_is_free_right_afterwards() -> None:
-    with socket.socket() as first:
-        own_port(first)
-        first.bind(("127.0.0.1", 0))
-        first.listen()
-        address = first.getsockname()
-        with socket.socket() as second:
-            own_port(second)
-            with pytest.raises(OSError, match=r"in use|10048|10013"):
-                second.bind(address)
-        with socket.create_connection(address):
-            accepted, _ = first.accept()
-            accepted.close()  # this end first: the port has a connection that waits for its end
+@pytest.fixture
+def listening() -> Iterator[socket.socket]:
+    with socket.socket() as listening:
+        own_port(listening)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening
 
-    with socket.socket() as third:
-        own_port(third)
-        third.bind(address)
+
+def test_a_port_that_is_listened_at_is_not_taken_over(listening: socket.socket) -> None:
+    with socket.socket() as other:
+        own_port(other)
+        with pytest.raises(OSError, match=r"in use|10048|10013"):
+            other.bind(listening.getsockname())
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there a port is free when its connections are")
+def test_a_port_is_free_as_soon_as_its_listener_has_ended(listening: socket.socket) -> None:
+    address = listening.getsockname()
+    with socket.create_connection(address):
+        accepted, _ = listening.accept()
+        accepted.close()  # this end first, so that its connection stays for a minute
+    listening.close()
+
+    with socket.socket() as next_one:
+        own_port(next_one)
+        next_one.bind(address)
 
 
 def test_the_kernel_watches_silent_connections() -> None:
