@@ -4,6 +4,7 @@ from msgspec.structs import replace
 from screenshots.said import BLOCKED, OTHER_VERSION, TOGETHER, WITHOUT_MAC, WITHOUT_OLD
 
 from potluck.api.values.engine import Engine
+from potluck.api.values.gpus import Gpu
 from potluck.api.values.network import Interface, Medium, Network
 from potluck.api.values.pairing import Pairing, PairingState
 from potluck.api.values.schema import (
@@ -21,6 +22,7 @@ from potluck.api.values.schema import (
     Transfer,
 )
 from potluck.api.values.vitals import Vitals
+from potluck.errors import NotEnoughMemoryError
 
 GB = 10**9
 ME, MAC, OLD, GAMING, STUDY = ("1a" * 32, "2b" * 32, "3c" * 32, "4d" * 32, "5e" * 32)
@@ -145,7 +147,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             node_id=ME,
             name="Living-room PC",
             version="0.1.0",
-            addresses=("192.168.1.20:40231",),
+            addresses=("192.168.1.20:47777",),
             role="master",
             home_id=ME,
             idle_unload_s=1800.0,
@@ -158,6 +160,10 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
     )
 
 
+GPUS = (
+    Gpu(id="nvidia:GPU-1", name="NVIDIA GeForce RTX 4070", used=False),
+    Gpu(id="nvidia:GPU-2", name="NVIDIA GeForce GTX 1660"),
+)
 NETWORK = Network(
     interfaces=(
         Interface(name="enp3s0", medium="cable", mbit=1000, addresses=("192.168.1.20",)),
@@ -184,10 +190,7 @@ def blind(state: ClusterState) -> ClusterState:
 
 def failed(state: ClusterState) -> ClusterState:
     """Return the state after a model could not be loaded."""
-    text = (
-        "The model needs 21 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
-        " free memory, or choose a smaller model or context."
-    )
+    text = NotEnoughMemoryError(28_700_000_000, 24_600_000_000).message
     model = ModelState(name="Qwen3 32B", state="failed", message=text)
     return replace(state, model=model, computers=_without_layers(state.computers))
 
@@ -393,7 +396,7 @@ def lent(*, asked: bool = False) -> ClusterState:
             node_id=node_id,
             name=name,
             version="0.1.0",
-            addresses=("192.168.1.23:40231",),
+            addresses=("192.168.1.23:47777",),
             role="worker",
             lent_to=() if asked else ("Living-room PC",),
             lent_model="" if asked else "Qwen/Qwen3-32B",

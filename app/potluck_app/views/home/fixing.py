@@ -42,7 +42,7 @@ class FixQuestion(Dialog):
     def __init__(self, parent: QWidget, words: Sequence[str]) -> None:
         super().__init__(parent, "fix-question", "Let Potluck through the firewall?")
         text = "Your system asks for the password of an administrator. Then this is run, once, and nothing else:"
-        self.command = label(elevation.shown(words), "body", wrap=True, is_quoted=True)
+        self.command = label(elevation.shown(words), "mono", wrap=True, is_quoted=True)
         self.command.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.no = button("Cancel", "fix-no", self.reject)
         self.yes = button("Ask the system", "fix-yes", self.accept, kind="primary")

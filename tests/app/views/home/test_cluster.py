@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QLabel, QMenu, QScrollArea
 from pytestqt.qtbot import QtBot
 from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model, study_pc
 
+from potluck.api.values.network import Medium
 from potluck.api.values.pairing import Invite
 from potluck.api.values.schema import ClusterState, ComputerChange, LinkTest, MainRequest, Transfer
 from potluck_app.http import Problem
@@ -214,7 +215,7 @@ def test_a_computer_is_paused_and_resumed(page: MainWindow, backend: ScriptedBac
 
 
 def test_a_tested_link_is_told_on_its_card(page: MainWindow, backend: ScriptedBackend) -> None:
-    backend.say(home(MAC))
+    backend.say(home(msgspec.structs.replace(MAC, medium=Medium(kind="wifi"))))
     choose(page, MAC.node_id, "test")
     link = page.cluster._computers[MAC.node_id]._link
     assert link.whole_text() == "Testing the link…"
@@ -222,7 +223,7 @@ def test_a_tested_link_is_told_on_its_card(page: MainWindow, backend: ScriptedBa
     call = backend.last(f"/cluster/computers/{MAC.node_id}/link").call
     call.done.emit(LinkTest(rtt_ms=0.42, bytes_per_s=1.17e8))
 
-    assert link.whole_text() == "936 Mbit/s · 0.4 ms, just tested"
+    assert link.whole_text() == "Wi-Fi · 936 Mbit/s · 0.4 ms, just tested"
 
 
 def test_removing_a_computer_asks_first(
