@@ -33,7 +33,9 @@ def test_a_session_that_is_evicted_while_its_size_is_asked_for_is_no_error() -> 
     assert LeftSessions(caches, (), (), is_in_force=False).nbytes == 100
 
 
-@pytest.mark.parametrize(("variant", "cut"), [("gemma 3", 2), ("gemma 4 e2b", 4)])
+@pytest.mark.parametrize(
+    ("variant", "cut"), [("gemma 3", 2), ("gemma 4 e2b", 4), ("deepseek 4", 2)]
+)
 @pytest.mark.parametrize("last", [0, 1], ids=["the first stage last", "the second stage last"])
 def test_layers_whose_stages_were_not_equally_far_go_on_together(
     make_reference: Callable[[str], Reference], variant: str, cut: int, last: int
