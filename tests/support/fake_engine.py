@@ -12,6 +12,7 @@ from potluck.cluster.processes.messages import (
     StageLoaded,
 )
 from potluck.store.registry import LocalModel
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import Profile, Profiled, StageTimes, SumsMeasured
 from potluck.wire.messages import Assign, DeviceInfo, HeldStage, RankPlace
 
@@ -32,6 +33,10 @@ class FakeEngine:
         self.unloads = 0
         self.leaves_caches = False  # the last time
         self.profiled: list[str] = []  # the cache of each profile
+        self.taken_over: list[TakeSessions] = []
+
+    async def take_sessions(self, message: TakeSessions) -> None:
+        self.taken_over.append(message)
 
     async def profile(self, wanted: Profile) -> Profiled:
         self.profiled.append(wanted.cache)

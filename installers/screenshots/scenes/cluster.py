@@ -305,7 +305,7 @@ def cluster_tested(stage: Stage) -> QWidget:
 def cluster_add_not_found(stage: Stage) -> QWidget:
     """No computer answers at the address that was typed, and why that may be."""
     dialog = _cluster(stage, home.alone()).cluster.open_add_dialog()
-    error = UnreachableError("192.168.1.20:4711: nothing answers there.")
+    error = UnreachableError("192.168.1.24:47777: nothing answers there.")
     dialog._on_not_found(Problem(_most_telling([error]).message))
     return dialog
 

@@ -35,6 +35,23 @@ def test_a_stage_of_the_next_plan_is_told_who_had_its_layers_in_another_process(
     run(main())
 
 
+def test_a_stage_of_another_replica_is_told_of_all_that_have_its_layers(model: LocalModel) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        ending = await deployment_on(model, desk, laptop, layers=(1, 3))
+        ending.wiring.ports = (11, 12)
+        heir = await deployment_on(model, mac, desk, layers=(2, 2))
+        first, second = (ending.wiring.left_to(task, ()) for task in heir.tasks)
+        assert [(hop.node_id, hop.layers) for hop in first.hops] == [
+            (desk.node_id, (0, 1)),
+            (laptop.node_id, (1, 2)),
+        ]
+        assert [(hop.node_id, hop.layers) for hop in second.hops] == [(laptop.node_id, (2, 4))]
+        assert first.key == second.key == ending.wiring.load_of(0).key
+
+    run(main())
+
+
 def test_a_device_that_has_no_stage_of_the_next_plan_is_not_named_as_it_is_freed(
     model: LocalModel,
 ) -> None:

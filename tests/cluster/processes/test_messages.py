@@ -29,6 +29,7 @@ from potluck.cluster.processes.messages import (
     encode,
     read_frame,
 )
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -45,6 +46,7 @@ from potluck.wire.messages import (
     HeldStage,
     Hop,
     NodeInfo,
+    PlanBefore,
     RankPlace,
     StepFailed,
     TensorInfo,
@@ -80,6 +82,7 @@ TO_STAGE: list[ToStage] = [
     ),
     UnloadStage(id=4),
     MeasureStage(id=6, epoch=3, position=16),
+    TakeSessions(id=8, epoch=3, before=PlanBefore(epoch=3, key="ab" * 32)),
     EndSums(),
     TrySums(id=7, home="ef" * 32, ranks=RankPlace(rank=0, hops=(HOP, HOP))),
     Quantise(
@@ -115,6 +118,7 @@ FROM_STAGE: list[FromStage] = [
         ),
     ),
     StageMeasured(re=6, epoch=3, times=TIMES),
+    TakingSessions(re=8, epoch=3),
     SumsMeasured(re=7, activation_port=5, times=(SumTime(nbytes=8, ms=0.5),)),
     Quantised(re=5, digest="ab" * 32, nbytes=7),
     Error(re=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),

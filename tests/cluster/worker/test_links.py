@@ -17,6 +17,7 @@ from potluck.errors import (
 from potluck.ids import NodeId
 from potluck.net.measure import measure
 from potluck.store.registry import LocalModel
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import MeasureLink, MeasureSums, Profile
 from potluck.wire.messages import (
     Address,
@@ -204,6 +205,7 @@ def test_a_master_has_no_worker_dial_names_or_its_own_services(
                 Load(epoch=1, next_hop=None, ranks=RankPlace(rank=0, hops=(hop, hop))),
                 Load(epoch=1, next_hop=None, cache_hops=(had,)),
                 Load(epoch=1, next_hop=None, before=PlanBefore(epoch=0, hops=(had,))),
+                TakeSessions(epoch=1, before=PlanBefore(epoch=1, hops=(had,))),
                 MeasureLink(node_id=hop.node_id, addresses=hop.addresses),
                 MeasureSums(ranks=RankPlace(rank=0, hops=(hop, hop))),
             )

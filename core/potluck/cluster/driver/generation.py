@@ -274,14 +274,15 @@ class Generator(Pipelines):
 
     async def _run(self, conversation: Conversation) -> AsyncGenerator[Reading | Result, None]:
         """Compute the tokens that are not cached, in chunks; the last one's result comes last."""
-        place = self._places.of(conversation.pipeline)
+        bringing = self._bringing
+        awaiting = None if bringing is None else bringing.awaiting(conversation)
+        place = self._places.of(conversation.pipeline) or self._places.of(awaiting)
         if place is None:  # the one at the beginning is lost
             place = self._places.choose(conversation.tokens, self._conversations)
         pipeline = place.pipeline
         place.check(conversation.tokens)
         if conversation.pipeline is not pipeline:
-            bringing = self._bringing
-            if bringing is not None and bringing.waits_for(conversation, pipeline):
+            if bringing is not None and pipeline is awaiting:
                 await bringing.enter(conversation)
             else:
                 conversation.enter(pipeline, place.context)

@@ -24,6 +24,7 @@ from potluck.cluster.processes.messages import (
 )
 from potluck.cluster.processes.stage_process import StageProcess
 from potluck.tasks import reschedule
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -124,6 +125,16 @@ class StageHandle(StageProcess):
             with suppress(errors.EngineError):  # it has just ended
                 self._send(EndSums())
             raise
+
+    async def take_sessions(self, message: TakeSessions) -> None:
+        """Have the stage in force go on with the sessions of another plan.
+
+        Raises:
+            StaleEpochError: another stage is in force.
+            InvalidStepError: it is a rank of a group.
+            UnreachableError: a stage of the other plan does not answer.
+        """
+        await self._ask(message, TakingSessions, self._times.take_sessions_s)
 
     async def unload(self, *, leaves_caches: bool = False) -> None:
         """Have it free its memory; if wanted, without the caches of its sessions, which stay for a moment."""

@@ -14,6 +14,7 @@ from typing import BinaryIO, TypeAlias
 
 import msgspec
 
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -147,7 +148,9 @@ class Quantise(Message, frozen=True, tag="quantise"):
     path: str  # of the file to write, which does not exist yet
 
 
-Request: TypeAlias = Profile | LoadStage | MeasureStage | TrySums | UnloadStage | Quantise
+Request: TypeAlias = (
+    Profile | LoadStage | MeasureStage | TakeSessions | TrySums | UnloadStage | Quantise
+)
 ToStage: TypeAlias = Start | StageSettings | HealthCheck | EndSums | Request
 
 
@@ -216,7 +219,13 @@ class Quantised(Message, frozen=True, tag="quantised"):
 
 
 Answer: TypeAlias = (
-    Profiled | StageLoaded | StageMeasured | SumsMeasured | StageUnloaded | Quantised
+    Profiled
+    | StageLoaded
+    | StageMeasured
+    | TakingSessions
+    | SumsMeasured
+    | StageUnloaded
+    | Quantised
 )
 FromStage: TypeAlias = Ready | Health | Memory | LoadProgress | Holds | StepFailed | Answer | Error
 

@@ -33,6 +33,7 @@ from potluck.ids import HomeId, NodeId
 from potluck.net.identity import Identity
 from potluck.net.transport import StepLink, dial_steps
 from potluck.tasks import TaskSet
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import (
     StageTimes,
 )
@@ -218,6 +219,29 @@ class StageInForce:
                 return loaded.measure(position)
 
         return await self._compute.call(measure)
+
+    async def take_sessions(self, message: TakeSessions) -> None:
+        """Have the stage in force go on with the sessions of a plan that ends, whose stages have its layers.
+
+        Raises:
+            StaleEpochError: another one is in force.
+            InvalidStepError: it is a rank of a group.
+            UnreachableError: one of those stages does not answer.
+        """
+        async with self._turn:
+            loaded = self._chain.loaded
+            if loaded is None or loaded.epoch != message.epoch:
+                raise StaleEpochError("The stage that is to go on is not loaded here any more.")
+            if loaded.rank_links is not None:
+                raise InvalidStepError("A rank of a group takes no conversations over.")
+            async with AsyncExitStack() as if_it_fails:
+                dialling = Dialling(self.dial, if_it_fails)
+                sources = await dialling.all_before(message.before.hops, loaded.home)
+                before = StageBefore(message.before.epoch, None, sources, message.before.key)
+                await self._compute.call(lambda: loaded.take_over_from(before))
+                if_it_fails.pop_all()
+            for source in sources:
+                self._tasks.spawn(self._chain.watch(source.link))
 
     async def unload(self, *, leaves_caches: bool = False) -> None:
         """Take the stage out of force, and free its memory; if wanted, its sessions stay for a moment."""

@@ -214,6 +214,11 @@ class Transfers:
             self._break(transfer, "The conversation goes on without it.")
         self._giving.drop(session)
 
+    def take_over_from(self, before: StageBefore) -> None:
+        """Take sessions over from these stages from now on, in place of those before."""
+        self.forget_before()
+        self._before = before
+
     def forget_before(self) -> None:
         """Give back what was not taken over from the plan before."""
         if (before := self._before) is not None:

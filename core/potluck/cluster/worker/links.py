@@ -28,6 +28,7 @@ from potluck.net.link import Link
 from potluck.net.measure import measure_to
 from potluck.net.transport import dial
 from potluck.tasks import TaskSet
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.handover_messages import Follow, Invite, TakeOver
 from potluck.wire.measuring_messages import LinkMeasured, MeasureLink, MeasureSums
 from potluck.wire.messages import (
@@ -38,6 +39,7 @@ from potluck.wire.messages import (
     Medium,
     Message,
     NodeInfo,
+    PlanBefore,
     RankPlace,
     Revoked,
     Status,
@@ -152,6 +154,8 @@ class WorkerLinks:
             case MeasureLink():
                 return await self._measure(link, message)
             case Load() if hops := message.dialled:
+                return await self._dialling(link, message, hops)
+            case TakeSessions(before=PlanBefore(hops=hops)) if hops:
                 return await self._dialling(link, message, hops)
             case MeasureSums(ranks=RankPlace() as ranks) if ranks.above:
                 return await self._dialling(link, message, ranks.above)

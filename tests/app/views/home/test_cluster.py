@@ -274,6 +274,21 @@ def test_the_plan_explains_itself_when_asked(
     assert card._explanation.text() == "It is the fastest."
 
 
+def test_each_reason_begins_where_it_is_seen(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    reason = "Attic has layers 0 to 33: it is the fastest, and its memory holds no more of them."
+    plan = msgspec.structs.replace(PLAN, explanation=f"Together.\n{reason}\n{reason}")
+    page.resize(480, 700)
+    backend.say(home(model=running_model(plan=plan)))
+    qtbot.mouseClick(page.cluster.model.why, LEFT)
+
+    first, second = page.cluster.model._explanation.findChildren(QLabel)
+    line = first.fontMetrics().lineSpacing()
+    assert first.height() >= 2 * line  # it wraps
+    assert second.y() - first.geometry().bottom() > line / 4
+
+
 def test_the_question_why_ends_where_the_bar_above_it_does(
     page: MainWindow, backend: ScriptedBackend
 ) -> None:
