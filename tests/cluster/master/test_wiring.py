@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
 from fake_cluster import run
 from fake_deployment import deployment_on, three
 
 from potluck.cluster.master.deployment import Deployment
 from potluck.store.registry import LocalModel
+from potluck.wire.versions import READERS_SINCE
 
 
 def test_a_stage_of_the_next_plan_is_told_who_had_its_layers_in_another_process(
@@ -60,5 +62,20 @@ def test_a_device_that_has_no_stage_of_the_next_plan_is_not_named_as_it_is_freed
         before.tasks[1].stage = replace(before.tasks[1].stage, device="cuda:0")
         after = await deployment_on(model, desk, laptop, layers=(3, 1))
         assert before.wiring.left_to(after.tasks[0], after.tasks).hops == ()
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", [READERS_SINCE - 1, READERS_SINCE])
+def test_caches_stay_for_nobody_where_no_other_plan_can_take_them(
+    model: LocalModel, version: int
+) -> None:
+    async def main() -> None:
+        desk, laptop, _ = three()
+        laptop.version = version
+        wiring = (await deployment_on(model, desk, laptop, layers=(2, 2))).wiring
+        wiring.ports = (11, 12)
+        has_key = [wiring.load_of(index).key is not None for index in range(2)]
+        assert has_key == [version >= READERS_SINCE] * 2
 
     run(main())

@@ -150,7 +150,7 @@ class StageInForce:
 
     async def _leave(self, message: LoadStage) -> LeftSessions | None:
         """Take the stage out of force; return its sessions if the next one may go on with them."""
-        loaded = self._withdraw()
+        loaded = await self._withdraw()
         if loaded is None or message.before is None or loaded.epoch != message.before.epoch:
             return None
         if message.share is not None or not self._loader.has_content_of(message):
@@ -248,23 +248,27 @@ class StageInForce:
         async with self._turn:
             await self.save_sessions()
             await self._forget_remains()
-            loaded = self._withdraw()
-            if leaves_caches and loaded is not None:
-                await self._leave_caches(loaded)
+            if leaves_caches:
+                await self._leave_caches()
+            await self._withdraw()
             await self._compute.call(lambda: self._ranks.join(0, None))  # which gives memory back
             await self._loader.drop()
         self._tell_held()
 
-    async def _leave_caches(self, loaded: LoadedStage) -> None:
-        """Keep the caches of a stage's sessions until the next plan has them, but not for long."""
-        if (key := loaded.key) is None:
-            return
+    async def _leave_caches(self) -> None:
+        """Have what remains of the stage take its place: its sessions' caches, until the next plan has them, but not for long."""
+        loaded = self._chain.loaded
+        if loaded is None or (key := loaded.key) is None or loaded.rank_links is not None:
+            return  # the thread of a rank may wait for one that is lost
 
-        def leave() -> None:
-            left = loaded.stage.left(is_in_force=False)
-            self._chain.remains = Remains(loaded.home, loaded.epoch, key, left)
+        def leave() -> None:  # at once: no message of a transfer comes in between
+            loaded.transfers.forget_before()
+            left, giving = loaded.stage.left(is_in_force=False), loaded.transfers.giving
+            self._chain.remains = Remains(loaded.home, loaded.epoch, key, left, giving)
+            self._chain.loaded = None
 
         await self._compute.call(leave)
+        loaded.close()
         self._forgetting = self._tasks.spawn(self._forget_later())
 
     async def _forget_later(self) -> None:
@@ -282,13 +286,14 @@ class StageInForce:
             self._forgetting = None
         remains, self._chain.remains = self._chain.remains, None
         if remains is not None:
-            await self._compute.call(remains.left.clear)
+            await self._compute.call(remains.end)
 
-    def _withdraw(self) -> LoadedStage | None:
+    async def _withdraw(self) -> LoadedStage | None:
         """Take the stage out of force: its links to other stages end, and its sessions are used no more."""
         loaded, self._chain.loaded = self._chain.loaded, None
         if loaded is not None:
             loaded.close()
+            await self._compute.call(loaded.transfers.giving.end)
         return loaded
 
     async def stop(self) -> None:

@@ -109,6 +109,11 @@ class Transfers:
         self._incoming: dict[str, _Incoming] = {}
         self._giving, self._key = Giving(epoch), key
 
+    @property
+    def giving(self) -> Giving:
+        """What is on its way from here: it may go on, or is given up, when the stage is out of force."""
+        return self._giving
+
     # --- from the driver, along the chain
 
     def expect(self, message: ExpectCache) -> Result:
