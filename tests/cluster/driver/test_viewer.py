@@ -1,6 +1,8 @@
 """A picture is read by another computer, or by the first stage if anything goes wrong there."""
 
 import asyncio
+import math
+import struct
 from collections.abc import Callable
 
 import msgspec
@@ -119,6 +121,8 @@ def test_rows_come_in_parts_and_in_their_order() -> None:
         rows(0, 4, total=7),
         rows(0, 4, tensor=TensorHeader(dtype="F32", shape=(4, 2))),
         rows(0, 7),
+        (rows(0, 4)[0], struct.pack("<f", math.nan) * 12),
+        (rows(0, 4)[0], struct.pack("<f", math.inf) + bytes(44)),
     ],
 )
 def test_rows_that_are_not_those_of_the_picture_end_it(wrong: tuple[RowsRead, bytes]) -> None:
