@@ -200,7 +200,7 @@ def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_
         assert plan is not None
         assert "Pictures are read by Laptop: a large one in" in plan.explanation
         assert laptop.worker.lease is not None
-        assert laptop.worker.lease.layers == (0, 0)
+        assert laptop.worker.lease.layers is None
         await answered(png(11))
         assert shown == []
 

@@ -24,6 +24,7 @@ from potluck.cluster.views import (
     load_progress,
     loaded,
     model_state,
+    ranges_of,
 )
 from potluck.errors import (
     DiskFullError,
@@ -352,6 +353,31 @@ def test_strangers_are_found_asked_and_paired_with(model: LocalModel) -> None:
         assert home.view("Mac").state == "asking"
         home.attempt = SimpleNamespace(machine=SimpleNamespace(code="123 456"))
         assert home.view("Mac").state == "pairing"
+
+    at_home(model, scenario)
+
+
+@pytest.mark.parametrize(
+    ("layers", "ranges"),
+    [
+        ([(10, 20), (0, 5), (5, 10)], ((0, 20),)),
+        ([(0, 0), (10, 20)], ((10, 20),)),
+        ([(0, 4), (9, 9)], ((0, 4),)),
+        ([(36, 36)], ((36, 36),)),  # the vocabulary
+        ([], ()),
+    ],
+)
+def test_an_empty_range_of_layers_is_left_out_beside_others(
+    layers: list[tuple[int, int]], ranges: tuple[tuple[int, int], ...]
+) -> None:
+    assert ranges_of(layers) == ranges
+
+
+def test_a_computer_that_reads_pictures_has_no_layers(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        home.worker.lease = SimpleNamespace(layers=None, nbytes=5, is_loaded=True)
+        here = home.view("Desk")
+        assert (here.state, here.layers, here.ranges) == ("running", None, ())
 
     at_home(model, scenario)
 
