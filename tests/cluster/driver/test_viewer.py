@@ -173,6 +173,28 @@ def test_a_picture_that_cannot_be_read_there_ends_nothing_else() -> None:
     run(main())
 
 
+def test_one_that_refuses_two_pictures_in_a_row_is_asked_for_no_more() -> None:
+    async def main() -> None:
+        bench = Bench()
+        for is_read in (False, True, False, False):
+            assert bench.viewer.broken is None
+            bench.link.sent.clear()
+            reading = bench.read()
+            await bench.asked()
+            if is_read:
+                bench.link.say(*rows(0, 6))
+                assert await reading
+                continue
+            no = NotRead(epoch=1, picture=PICTURE.name, kind="out_of_memory", message="No.")
+            bench.link.say(no)
+            with pytest.raises(OutOfMemoryError):
+                await reading
+        assert isinstance(bench.viewer.broken, OutOfMemoryError)
+        assert bench.link.is_closed
+
+    run(main())
+
+
 @pytest.mark.parametrize("end", ["closed", "error", "silent"])
 def test_nobody_waits_for_a_computer_that_is_lost_or_silent(end: str) -> None:
     kinds: dict[str, type[PotluckError]] = {

@@ -22,6 +22,8 @@ from potluck.wire.picture_messages import NotRead, ReadPicture, RowsRead
 
 logger = logging.getLogger(__name__)
 
+MOST_REFUSED = 2  # pictures in a row; then it has no memory for any, as far as one can tell
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Reading:
@@ -58,6 +60,7 @@ class Viewer:
         self._link, self._epoch, self._numbers, self._limit_s = link, epoch, numbers, limit_s
         self._loop = asyncio.get_running_loop()
         self._readings: dict[str, _Reading] = {}  # by the name of the picture
+        self._refused = 0  # pictures in a row
 
     async def run(self) -> None:
         """Receive rows until the connection ends, or rows come that were not asked for."""
@@ -143,7 +146,11 @@ class Viewer:
             return  # nobody waits for it any more
         if isinstance(message, NotRead):
             del self._readings[message.picture]
-            _refuse(reading, rebuild(message.kind, message.message, {}, default=EngineError))
+            error = rebuild(message.kind, message.message, {}, default=EngineError)
+            _refuse(reading, error)
+            self._refused += 1
+            if self._refused == MOST_REFUSED:
+                self.fail(error)
             return
         count, numbers = message.tensor.shape
         is_next = (message.first, message.total, numbers) == (
@@ -160,6 +167,7 @@ class Viewer:
         reading.filled += count
         if reading.filled == reading.total:
             del self._readings[message.picture]
+            self._refused = 0
             if not reading.future.done():
                 reading.future.set_result(reading.rows)
 
