@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,6 +38,7 @@ from potluck.errors import (
 )
 from potluck.ids import NodeId
 from potluck.net.advert import Found
+from potluck.plan.viewing import Viewing
 from potluck.store.registry import LocalModel
 from potluck.wire import messages
 from potluck.wire.messages import Address
@@ -353,6 +355,29 @@ def test_strangers_are_found_asked_and_paired_with(model: LocalModel) -> None:
         assert home.view("Mac").state == "asking"
         home.attempt = SimpleNamespace(machine=SimpleNamespace(code="123 456"))
         assert home.view("Mac").state == "pairing"
+
+    at_home(model, scenario)
+
+
+def test_a_plan_says_that_a_computer_reads_pictures_only_while_it_does(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        deployment = await home.master.load(SPLIT)
+        says = "Pictures are read by Attic."
+        plan = deployment.planned.plan
+        viewing = Viewing(plan=plan, ms=1.0, first_ms=9.0, explanation=says)
+        deployment.planned = replace(deployment.planned, viewing=viewing)
+
+        def said() -> str:
+            view = model_state(home.master, None).plan
+            assert view is not None
+            return view.explanation
+
+        assert says not in said()
+        serving = SimpleNamespace(pipeline=object())
+        home.master.viewers.deployment = cast("Any", serving)
+        assert says in said()
+        home.master.viewers.deployment = None
+        assert says in deployment_plan(deployment).explanation  # as it was planned
 
     at_home(model, scenario)
 
