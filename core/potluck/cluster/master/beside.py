@@ -114,6 +114,7 @@ class Beside(ABC):
         planned, here = self._planned(answering.planned), self._present()
         nodes = frozenset[NodeId]() if planned is None else _nodes_of(planned)
         is_here = planned is not None and nodes.issubset(here)
+        is_open = planned is not None or not self._weighed.issuperset(here)
         if self._work is not None:
             if self.is_ready and not is_here and not self._work.cancelling():
                 self._work.cancel()
@@ -121,9 +122,8 @@ class Beside(ABC):
             return
         elif planned is not None and is_here:
             self._start(self._run(planned, answering, generator))
-        elif may_choose and self._may_have_some(answering.planned):
-            if planned is not None or not self._weighed.issuperset(here):
-                self._look_for_one(answering, here)
+        elif may_choose and is_open and self._may_have_some(answering.planned):
+            self._look_for_one(answering, here)
 
     def _look_for_one(self, answering: Deployment, here: Collection[NodeId]) -> None:
         self._weighed = frozenset(here)
