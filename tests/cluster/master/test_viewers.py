@@ -13,6 +13,7 @@ from potluck.cluster.loss import computer_lost
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.viewers import Viewers
+from potluck.errors import EngineError, PotluckError
 from potluck.ids import NodeId
 from potluck.plan.viewing import Viewing
 from potluck.store.registry import LocalModel
@@ -35,7 +36,7 @@ class Bench:
         self.laptop = laptop
         self.answering, self.here, self.told = answering, here, list[str]()
         self.asked, self.pays = 0, True
-        self.viewing = viewing
+        self.viewing, self.error = viewing, cast("PotluckError | None", None)
         self.found = Viewing(
             plan=viewing.planned.plan, ms=100.0, first_ms=900.0, explanation="It reads pictures."
         )
@@ -52,6 +53,8 @@ class Bench:
 
     async def _find(self, planned: Planned) -> Planned:
         self.asked += 1
+        if self.error is not None:
+            raise self.error
         return replace(planned, viewing=self.found if self.pays else None)
 
     def lose(self, node: NodeId) -> None:
@@ -182,9 +185,15 @@ def test_another_one_is_looked_for_where_the_one_that_was_chosen_stays_away(
         bench.viewers.look(may_choose=True)
         assert bench.asked == 0  # it may be back in a moment
         bench.now += 20.0
-        bench.pays = False
         bench.viewers.look(may_choose=False)
         assert bench.asked == 0
+        bench.error = EngineError("It cannot be measured.")
+        bench.viewers.look(may_choose=True)
+        await until(lambda: not bench.viewers.is_choosing)
+        bench.viewers.look(may_choose=True)
+        assert bench.asked == 1
+        bench.now += 40.0
+        bench.error, bench.asked, bench.pays = None, 0, False
         bench.viewers.look(may_choose=True)
         await until(lambda: not bench.viewers.is_choosing)
         assert bench.asked == 1

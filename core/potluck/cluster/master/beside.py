@@ -123,19 +123,17 @@ class Beside(ABC):
         elif planned is not None and is_here:
             self._start(self._run(planned, answering, generator))
         elif may_choose and is_open and self._may_have_some(answering.planned):
-            self._look_for_one(answering, here)
+            self._weighed = frozenset(here)
+            self.is_choosing = True
+            self._start(self._choose(answering, nodes))
 
-    def _look_for_one(self, answering: Deployment, here: Collection[NodeId]) -> None:
-        self._weighed = frozenset(here)
-        self.is_choosing = True
-        self._start(self._choose(answering))
-
-    async def _choose(self, answering: Deployment) -> None:
-        """Have a plan in force served by another computer from now on, if one pays."""
+    async def _choose(self, answering: Deployment, gone: frozenset[NodeId]) -> None:
+        """Have a plan in force served by another computer from now on, in place of those that are gone, if one pays."""
         try:
             answering.planned = await self._find(answering.planned)
         except PotluckError as error:
             logger.info("none of the %s is chosen: %s", self._name, error.message)
+            self._failing.failed(gone)
         finally:
             self._work, self.is_choosing = None, False
         self._changed()
