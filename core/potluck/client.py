@@ -18,7 +18,7 @@ import msgspec
 
 from potluck.api.v1.answer_shapes import ChatChunk
 from potluck.api.v1.request_shapes import ChatCompletionRequest, StreamOptions
-from potluck.api.values import benching, doctor, engine, hub, network, schema, update, weights
+from potluck.api.values import benching, doctor, engine, gpus, hub, network, schema, update, weights
 from potluck.api.values.errors import ApiError, ApiErrorBody, Error, ErrorBody
 from potluck.api.values.pairing import (
     Invite,
@@ -159,6 +159,9 @@ class Client:
 
     def change_network(self, request: network.NetworkRequest) -> None:
         self._request("POST", "/cluster/network", request)
+
+    def use_gpu(self, request: gpus.GpuRequest) -> None:
+        self._request("POST", "/cluster/gpus", request)
 
     # --- models
 

@@ -20,6 +20,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from potluck.api.values.gpus import GpusOff
 from potluck.api.values.network import LOWEST_PORT, ChosenInterfaces
 from potluck.api.values.politeness import Rules
 from potluck.errors import UsageError
@@ -222,6 +223,8 @@ class Settings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether caches of conversations are kept on disk, so that a long one goes on quickly after a restart."""
     engine_index: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
     """A package index (PEP 503) that the engine is fetched from, such as a mirror; None: where this release says."""
+    gpus_off: GpusOff = ()
+    """Ids of the GPUs that models do not use. One that is not in the computer now keeps its place here."""
     interfaces: ChosenInterfaces = ()
     """Names of the network interfaces that are used; none: all of them."""
     port: Annotated[int, Meta(ge=LOWEST_PORT, le=65535)] | None = None

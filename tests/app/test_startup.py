@@ -22,6 +22,7 @@ ALLOWED = {
     "api.values.benching",
     "api.values.doctor",
     "api.values.engine",
+    "api.values.gpus",
     "api.values.network",
     "api.values.update",
     "api.values.vitals",

@@ -9,6 +9,7 @@ import pytest
 from fake_backend import Server, computer
 
 from potluck.api.values import schema
+from potluck.api.values.gpus import Gpu, GpuRequest
 from potluck.api.values.pairing import Pairing, PairingState
 from potluck.cli.waits import Waits
 from potluck.client import Client
@@ -116,6 +117,57 @@ def test_several_devices_of_a_computer_are_all_listed(
     potluck("devices", "--json")
     listed = json.loads(capsys.readouterr().out)[1]["devices"]
     assert [device.get("index", 0) for device in listed] == [0, 1]
+
+
+GPUS = (
+    Gpu(id="nvidia:GPU-1", name="NVIDIA GeForce RTX 4070"),
+    Gpu(id="nvidia:GPU-2", name="NVIDIA GeForce RTX 4070 (2)", used=False),
+    Gpu(id="nvidia:GPU-3", name="NVIDIA GeForce GTX 1660"),
+)
+
+
+@pytest.fixture
+def gpus(server: Server) -> None:
+    node = msgspec.structs.replace(server.backend.current.node, gpus=GPUS)
+    server.update(computers=(here(),), node=node)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_devices_say_which_gpus_are_off_and_turn_them_on_and_off(
+    server: Server, potluck: Potluck, capsys: Output
+) -> None:
+    assert potluck("devices", "--off", "gtx", "--on", "nvidia geforce rtx 4070") == 0
+    assert server.backend.gpus == [
+        GpuRequest(id="nvidia:GPU-3", used=False),
+        GpuRequest(id="nvidia:GPU-1", used=True),
+    ]
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1] == (
+        "Not used for models, as chosen: NVIDIA GeForce RTX 4070 (2)."
+    )
+    assert said.err.splitlines()[-2:] == [
+        "Potluck does not use NVIDIA GeForce GTX 1660 for models.",
+        "Potluck uses NVIDIA GeForce RTX 4070 for models.",
+    ]
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Radeon", "This computer has no GPU “Radeon”. It has: NVIDIA GeForce RTX 4070, NVIDIA"),
+        (
+            "4070",
+            "This computer has several such GPUs. It has: NVIDIA GeForce RTX 4070, NVIDIA GeF",
+        ),
+    ],
+)
+def test_devices_turn_off_only_a_gpu_that_is_meant_for_sure(
+    server: Server, potluck: Potluck, capsys: Output, name: str, said: str
+) -> None:
+    assert potluck("devices", "--off", name) != 0
+    assert said in capsys.readouterr().err
+    assert server.backend.gpus == []
 
 
 def test_pair_without_a_name_lists_what_can_be_paired(

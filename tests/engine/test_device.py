@@ -22,6 +22,7 @@ from potluck.engine.device import (
 )
 from potluck.errors import UsageError
 from potluck.model.schemes import Scheme
+from potluck.system.graphics import NO_MPS
 from potluck.system.processor import cpu_name
 
 GB = 10**9
@@ -272,3 +273,18 @@ def test_beside_apples_gpu_the_cpu_lends_what_that_leaves(monkeypatch: pytest.Mo
     memory.available = 12 * GB
     assert gpu.now().memory_free == 12 * GB
     assert cpu.now().memory_free == 0
+
+
+def test_apples_gpu_may_be_hidden_and_the_cpu_has_all_of_the_ram_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        psutil, "virtual_memory", lambda: SimpleNamespace(total=32 * GB, available=GB)
+    )
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setenv(NO_MPS, "1")
+
+    (cpu,) = find_devices()
+    assert (cpu.kind, cpu.memory_total, cpu.is_beside_gpu) == ("cpu", 32 * GB, False)
+    with pytest.raises(UsageError, match="no device mps"):
+        find_device("mps")

@@ -23,6 +23,7 @@ from potluck.api.backend import Holder
 from potluck.api.server import HttpServer, local_app, public_app
 from potluck.api.values import benching, doctor, engine, schema, weights
 from potluck.api.values import update as updates
+from potluck.api.values.gpus import GpuRequest
 from potluck.api.values.network import NetworkRequest
 from potluck.api.values.pairing import Invite, Joined, Pairing, PairingState
 from potluck.api.values.timings import StageTiming, Timings
@@ -114,6 +115,7 @@ class FakeBackend:
         self.planned: list[schema.PlanRequest] = []
         self.roles: list[schema.RoleRequest] = []
         self.networks: list[NetworkRequest] = []
+        self.gpus: list[GpuRequest] = []
         self.role_errors: list[PotluckError] = []  # for the next requests, the last one first
         self.verified = weights.Verified(
             models=(weights.VerifiedModel(name="guide", path="/models/guide", nbytes=8_000_000),),
@@ -253,6 +255,9 @@ class FakeBackend:
 
     async def change_network(self, request: NetworkRequest) -> None:
         self.networks.append(request)
+
+    async def use_gpu(self, request: GpuRequest) -> None:
+        self.gpus.append(request)
 
     async def plan(self, request: schema.PlanRequest) -> schema.PlanView:
         self.planned.append(request)

@@ -158,6 +158,7 @@ def find_in_memory(patch: pytest.MonkeyPatch, guide: Path) -> None:
     air = Air()
     patch.setattr(node_parts, "looks", lambda: AT_REST)
     patch.setattr(node_parts, "holding", lambda: lambda: None)
+    patch.setattr(node_parts, "find_gpus", lambda: ())
     patch.setattr(node_parts, "Discovery", air.discovery)
     patch.setattr(node_parts, "own_interfaces", frozenset)
     patch.setattr(presence, "announced", lambda _: ("127.0.0.1",))

@@ -18,6 +18,7 @@ from potluck_app.viewmodels import lending
 from potluck_app.viewmodels.going_on import update_button
 from potluck_app.views.home.doctor import open_doctor
 from potluck_app.views.home.engine import EngineCard
+from potluck_app.views.options.gpus import GpuBoxes
 from potluck_app.views.options.start_box import StartBox
 from potluck_app.views.options.update import UpdateDialog
 from potluck_app.views.pausing import RulesMenu, offer_pauses
@@ -146,6 +147,7 @@ class WorkerWindow(QWidget):
         self.when = button(
             "Pauses by itself…", "worker-rules", lambda: _open(self.rules, self.when)
         )
+        self.gpus = GpuBoxes(backend)
         self.start = StartBox()
         self.free = button("Free memory now", "worker-free", backend.free_memory)
         self.free.setToolTip(wording.tip(lending.FREE_MEMORY))
@@ -196,7 +198,7 @@ class WorkerWindow(QWidget):
         vbox(
             self._make_memory(),
             12,
-            self.start,
+            vbox(self.gpus, self.start, spacing=8),
             12,
             hbox((self.pause, 1), (self.free, 1), spacing=8),
             8,
@@ -249,6 +251,7 @@ class WorkerWindow(QWidget):
             self.doctor.hide()
             self.update_button.hide()
             self.request.show_pairing(None)
+        self.gpus.show_state(state)
         self.pause.setEnabled(state is not None)
         self.free.setEnabled(state is not None)
         self.when.setEnabled(state is not None)

@@ -16,6 +16,7 @@ from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.values.benching import BenchProgress, BenchRequest
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.gpus import GpuRequest
 from potluck.api.values.network import NetworkRequest
 from potluck.api.values.pairing import Invite, Joined, Pairing
 from potluck.api.values.schema import (
@@ -120,6 +121,10 @@ class Backend(Answering, Protocol):
 
     async def change_network(self, request: NetworkRequest) -> None:
         """Use other networks, or another port."""
+        ...
+
+    async def use_gpu(self, request: GpuRequest) -> None:
+        """Use a GPU of this computer for models, or not any more."""
         ...
 
     async def plan(self, request: PlanRequest) -> PlanView: ...

@@ -16,6 +16,7 @@ from potluck.api.prompts import GenerationRequest, TokensRequest
 from potluck.api.values import benching, schema, weights
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.gpus import GpuRequest
 from potluck.api.values.network import NetworkRequest
 from potluck.api.values.pairing import (
     Invite,
@@ -193,6 +194,13 @@ def _computers(backend: Backend) -> Sequence[Operation]:
             does="Choose the networks that Potluck uses, and its port.",
             run=lambda asked, _: backend.change_network(asked),
             takes=NetworkRequest,
+        ),
+        Operation(
+            method="POST",
+            path="/cluster/gpus",
+            does="Use a GPU of this computer for models, or not any more.",
+            run=lambda asked, _: backend.use_gpu(asked),
+            takes=GpuRequest,
         ),
     ]
 

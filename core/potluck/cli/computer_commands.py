@@ -129,10 +129,13 @@ def _devices(add: Add) -> None:
     devices = add(
         "devices",
         "computers:devices",
-        "List the computers, what they lend, and how fast the way to them is.",
+        "List the computers, what they lend, and how fast the way to them is; or turn a GPU of this one off.",
         "potluck devices",
         "potluck devices --json",
+        'potluck devices --off "RTX 4070"     (models do not use this GPU, and nothing touches it)',
     )
+    devices.add_argument("--off", metavar="GPU", help="keep a GPU of this computer from models")
+    devices.add_argument("--on", metavar="GPU", help="use it for models again")
     add_json(devices)
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
+from potluck.api.values.gpus import Gpu, GpuRequest
 from potluck.api.values.network import Medium
 from potluck.api.values.pairing import Pairing
 from potluck.api.values.schema import ClusterState, Computer, ComputerChange, Device, SpareCopy
@@ -249,8 +250,10 @@ def _named(known: Sequence[Computer], wanted: str) -> Computer:
 
 
 def devices(options: argparse.Namespace) -> int:
-    """List all computers."""
+    """List all computers, after a choice among the GPUs of this one if it was asked for."""
     client, started = open_client(options)
+    if options.off is not None or options.on is not None:
+        _choose_gpus(client, options)
     state = settle(client, options.waits, started=started)
     if options.json:
         put_json(_listed(state.computers))
@@ -260,10 +263,37 @@ def devices(options: argparse.Namespace) -> int:
     for computer in state.computers:
         if computer.detail is not None:
             put(f"{computer.name}: {computer.detail}")
+    if off := [gpu.name for gpu in state.node.gpus if not gpu.used]:
+        put(f"Not used for models, as chosen: {', '.join(off)}.")
     put_spares(state.computers)
     if state.hint is not None:
         put(f"\n{state.hint}")
     return 0
+
+
+def _choose_gpus(client: Client, options: argparse.Namespace) -> None:
+    """Turn GPUs of this computer on or off for models. They are given by name, or a part of it that no other has."""
+    for name, used in ((options.off, False), (options.on, True)):
+        if name is None:
+            continue
+        gpus = _gpus(client, options.waits)
+        same = [gpu for gpu in gpus if gpu.name.casefold() == name.casefold()]
+        found = same or [gpu for gpu in gpus if name.casefold() in gpu.name.casefold()]
+        if len(found) != 1:
+            there = ", ".join(gpu.name for gpu in found or gpus) or "none that can be turned off"
+            known = "several such GPUs" if found else f"no GPU “{name}”"
+            raise UsageError(f"This computer has {known}. It has: {there}.")
+        client.use_gpu(GpuRequest(id=found[0].id, used=used))
+        does = "uses" if used else "does not use"
+        say(f"Potluck {does} {found[0].name} for models.")
+
+
+def _gpus(client: Client, waits: Waits) -> Sequence[Gpu]:
+    """The GPUs of this computer. A node that has just been started is still looking for them."""
+    deadline = time.monotonic() + waits.devices_s
+    while not (found := client.state().node.gpus) and time.monotonic() < deadline:
+        time.sleep(waits.poll_s)
+    return found
 
 
 def put_spares(computers: Iterable[Computer]) -> None:

@@ -10,11 +10,11 @@ from potluck import __version__
 from potluck.api.backend import Holder
 from potluck.api.events import Finished, GenerationEvent, Tokens
 from potluck.api.prompts import GenerationRequest, TokensRequest
-from potluck.api.server import HttpServer, public_app
 from potluck.api.values import schema
 from potluck.api.values.benching import BenchProgress, BenchRequest
 from potluck.api.values.doctor import Diagnosis
 from potluck.api.values.engine import Engine, EngineRequest
+from potluck.api.values.gpus import GpuRequest
 from potluck.api.values.network import NetworkRequest
 from potluck.api.values.pairing import Invite, Joined, Pairing
 from potluck.api.values.schema import LoadProgress, PlanRequest, PlanView
@@ -26,6 +26,7 @@ from potluck.cluster.doctor import Doctor
 from potluck.cluster.driver.completion import complete, tokens_of
 from potluck.cluster.events import NoticeLevel
 from potluck.cluster.library import NodeLibrary
+from potluck.cluster.listeners import Listeners
 from potluck.cluster.loads import bench, progress_of
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.master import Master
@@ -34,6 +35,7 @@ from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.named import addresses_of, homes_addresses
 from potluck.cluster.membership.pairing import Pairings
 from potluck.cluster.notices import Notices
+from potluck.cluster.own_gpus import OwnGpus
 from potluck.cluster.own_network import OwnNetwork
 from potluck.cluster.presence import Presence
 from potluck.cluster.runtime.keeper import EngineKeeper
@@ -64,6 +66,7 @@ class Parts:
 
     presence: Presence
     network: OwnNetwork
+    gpus: OwnGpus
     masters: Callable[[], tuple[str, ...]]  # names of the masters that this computer helps now
     stop: Callable[[], None]
     activity: Activity
@@ -97,7 +100,7 @@ class NodeBackend:
             slower=parts.slower,
             medium=parts.network.medium,
         )
-        self._listeners: dict[int, tuple[str, HttpServer]] = {}
+        self._listeners = Listeners(self, parts.program_keys)
         self._notices = Notices(parts.activity.touch)
         self._measured: tuple[Deployment, float] | None = None  # tokens/s of the last answer
 
@@ -137,14 +140,13 @@ class NodeBackend:
                 upload_limit_mbit=parts.lending.settings.upload_limit_mbit,
                 idle_unload_s=parts.lending.settings.idle_unload_s,
                 network=parts.network.view(),
+                gpus=parts.gpus.view(),
             ),
             computers=computers,
             model=model_state(parts.master, self._tokens_per_s()),
             transfers=load_progress(parts.master).nodes,
             pairings=parts.pairings.views(),
-            listeners=tuple(
-                schema.Listener(host=host, port=port) for port, (host, _) in self._listeners.items()
-            ),
+            listeners=self._listeners.views(),
             notices=self._notices.all({each.name for each in computers if each.online}),
             hint=parts.discovery.hint() if not parts.membership.connected() else None,
             served=(parts.at_hand.first(),),
@@ -254,6 +256,9 @@ class NodeBackend:
     async def change_network(self, request: NetworkRequest) -> None:
         await self._parts.network.change(request)
 
+    async def use_gpu(self, request: GpuRequest) -> None:
+        self._parts.gpus.use(request)
+
     async def make_main(self, node_id: str, request: schema.MainRequest) -> schema.HandedOver:
         if self._parts.activity.is_held("serve"):
             raise UsageError(
@@ -265,8 +270,7 @@ class NodeBackend:
             return await handover.make_main(NodeId(node_id), stop_answers=request.stop_answers)
         finally:
             if handover.is_helper:  # also if something failed after that
-                for port in list(self._listeners):  # a request would load a model here again
-                    await self.close_listener(port)
+                await self._listeners.close_all()  # a request would load a model here again
             self._parts.activity.touch()
 
     # --- the model
@@ -370,35 +374,17 @@ class NodeBackend:
     # --- listeners
 
     async def listen(self, request: schema.ListenRequest) -> schema.Listener:
-        if request.port in self._listeners:
-            raise UsageError(
-                f"The window answers other programs on port {request.port} already. Turn that off,"
-                " or choose another port."
-            )
-        app = public_app(
-            self,
-            host=request.host,
-            key=request.key,
-            origins=request.origins,
-            programs=self._parts.program_keys,
-        )
-        server = HttpServer()
-        port = await server.start(app, request.host, request.port)
-        self._listeners[port] = (request.host, server)
+        opened = await self._listeners.listen(request)
         self._parts.activity.touch()
-        return schema.Listener(host=request.host, port=port)
+        return opened
 
     async def close_listener(self, port: int) -> None:
-        entry = self._listeners.pop(port, None)
-        if entry is None:
-            raise NotFoundError(f"Nothing of Potluck listens on port {port}.")
-        await entry[1].stop()
+        await self._listeners.close(port)
         self._parts.activity.touch()
 
     async def close(self) -> None:
         """Close all listeners and the process for the model's words, because the node ends."""
-        listeners, self._listeners = self._listeners, {}
-        await asyncio.gather(*(server.stop() for _, server in listeners.values()))
+        await self._listeners.close_all()
         await self._parts.at_hand.words.close()
         await self._parts.library.close()
 

@@ -8,6 +8,7 @@ from potluck.errors import (
     UnknownSessionError,
 )
 
+RENEWED = "started its compute process anew"  # because its owner has it use other GPUs
 CACHE_LOST = (NeedReplayError, UnknownSessionError)  # of a step: its conversation's cache is gone
 
 

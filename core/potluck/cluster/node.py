@@ -111,6 +111,7 @@ class Node(NodeParts):
             processes = self._tasks.spawn(self.processes.run())
             stack.push_async_callback(end, processes)
             stack.push_async_callback(self.packing.stop)
+            stack.push_async_callback(self.gpus.stop)
             await self.network.listen()
             stack.push_async_callback(self.listener.stop)
             await self.discovery.start(self._advert())
@@ -134,6 +135,7 @@ class Node(NodeParts):
                 calls,
                 every(LOOK_S, self._look, what="looking at this computer"),
                 self.network.run(),
+                self.gpus.look(),
                 every(USE_S, self._look_at_use, what="keeping this computer awake"),
                 every(FOLLOW_S, self.handover.look, what="following the main computer"),
                 every(TRIM_S, _trim, what="giving memory back"),

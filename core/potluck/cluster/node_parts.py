@@ -33,6 +33,7 @@ from potluck.cluster.membership.handover_answers import HandoverParts
 from potluck.cluster.membership.local import LocalComputer
 from potluck.cluster.membership.membership import Members
 from potluck.cluster.membership.pairing import Pairings
+from potluck.cluster.own_gpus import OwnGpus
 from potluck.cluster.own_network import OwnNetwork
 from potluck.cluster.presence import Presence
 from potluck.cluster.processes.devices import StageProcesses
@@ -60,6 +61,7 @@ from potluck.settings import Folders, cpu_threads, engine_index, engine_locks, l
 from potluck.store.chunks import ChunkStore
 from potluck.store.throttle import Throttle
 from potluck.system.awake import Awake, holding
+from potluck.system.graphics import find_gpus
 from potluck.system.installation import package
 from potluck.system.looks import looks
 
@@ -128,6 +130,7 @@ class NodeParts:
             threads=settings.threads,
             cpus=cpu_threads(),
             engine=self.engine.keeper,
+            environment=lambda: self.gpus.environment(),
             step_failed=lambda failure: self.events.publish(StepRefused(failure=failure)),
             died=lambda device, error: self.events.publish(StageDied(device=device, error=error)),
             changed=self.events.changed,
@@ -159,6 +162,14 @@ class NodeParts:
             throttle=self.throttle,
             events=self.events,
             leave_s=deadlines.hand_over_s,
+        )
+        self.gpus = OwnGpus(
+            node_id=self.identity.node_id,
+            presence=self.presence,
+            lending=self.lending,
+            processes=self.processes,
+            events=self.events,
+            find=find_gpus,
         )
         self.updates = UpdateKeeper(
             Here(
@@ -327,6 +338,7 @@ class NodeParts:
             Parts(
                 presence=self.presence,
                 network=self.network,
+                gpus=self.gpus,
                 masters=self.links.master_names,
                 stop=lambda: self.events.publish(StopAsked()),
                 activity=self.activity,

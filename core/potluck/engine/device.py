@@ -6,6 +6,7 @@ and for each GPU that has memory of its own.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import torch
 
 from potluck.errors import UsageError
 from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
+from potluck.system.graphics import NO_MPS
 from potluck.system.processor import cpu_name, usable_cores
 
 logger = logging.getLogger(__name__)
@@ -79,7 +81,7 @@ def find_devices(cpus: int = 1) -> list[Device]:
         torch cannot compute on is left out, with a line in the log.
     """
     gpus = [_cuda_device(index) for index in range(_cuda_count()) if _has_kernels(index)]
-    if torch.backends.mps.is_available():
+    if _has_mps():
         gpus.append(_mps_device())
     return [*_answering(gpus), *(_cpu_device(index, cpus) for index in range(cpus))]
 
@@ -94,7 +96,7 @@ def find_device(kind: Kind, index: int = 0, *, cpus: int = 1) -> Device:
         return _cpu_device(index, cpus)
     if kind == "cuda" and index < _cuda_count() and _has_kernels(index):
         return _cuda_device(index).now()
-    if kind == "mps" and index == 0 and torch.backends.mps.is_available():
+    if kind == "mps" and index == 0 and _has_mps():
         return _mps_device().now()
     raise UsageError(f"This computer has no device {kind}:{index}.", kind=kind, index=index)
 
@@ -217,6 +219,11 @@ def _computes(device: torch.device, dtype: torch.dtype, *, emulated: bool) -> bo
         return False
 
 
+def _has_mps() -> bool:
+    """Whether Apple's GPU is there, and may be used."""
+    return NO_MPS not in os.environ and torch.backends.mps.is_available()
+
+
 def _cuda_count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
@@ -274,7 +281,7 @@ def _cpu_device(index: int, parts: int) -> Device:
         memory_total=total // parts,
         memory_free=free // parts,
         parts=parts,
-        is_beside_gpu=torch.backends.mps.is_available(),
+        is_beside_gpu=_has_mps(),
     )
 
 
@@ -293,7 +300,7 @@ def _mps_memory(_: int) -> tuple[int, int]:
 def _ram(_: int) -> tuple[int, int]:
     """Total and free bytes of the RAM, without the part that a GPU on shared memory uses."""
     memory = psutil.virtual_memory()
-    if not torch.backends.mps.is_available():
+    if not _has_mps():
         return memory.total, memory.available
     total, free = _mps_memory(0)
     return max(0, memory.total - total), max(0, memory.available - free)

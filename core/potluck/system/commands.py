@@ -14,7 +14,7 @@ Ask: TypeAlias = Callable[..., str | None]
 """Runs a program with these words; its output, or None if it is not there, failed or took too long."""
 
 
-def ask(*words: str) -> str | None:
+def ask(*words: str, deadline_s: float = DEADLINE_S) -> str | None:
     """Run a program and return what it prints; None: it is not there, it failed or took too long."""
     program = shutil.which(words[0]) or shutil.which(words[0], path=_FOLDERS)
     if program is None:
@@ -24,7 +24,7 @@ def ask(*words: str) -> str | None:
             [program, *words[1:]],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=DEADLINE_S,
+            timeout=deadline_s,
             check=False,
             creationflags=hidden(),
         )

@@ -64,7 +64,7 @@ def settings_programs_taken(stage: Stage) -> QWidget:
     window = _programs(stage, ())
     taken = "Port 8000 is taken by another program: end that one, or choose another port."
     window.settings.programs._on_problem(Problem(taken))
-    stage.scroll(window.settings, 0.8)
+    stage.reveal(window.settings, window.settings.programs)
     return window
 
 
@@ -120,6 +120,16 @@ def settings_report(stage: Stage) -> QWidget:
     return window
 
 
+@scene
+def settings_gpus(stage: Stage) -> QWidget:
+    """One of two GPUs of this computer stays free for other things."""
+    window = _settings(stage)
+    state = home.home()
+    stage.backend.say(replace(state, node=replace(state.node, gpus=home.GPUS)))
+    stage.reveal(window.settings, window.settings.gpus)
+    return window
+
+
 def _about(stage: Stage) -> MainWindow:
     """Show the end of the page, with a system that was invented as the computer is."""
     window = _settings(stage)
@@ -151,5 +161,5 @@ def _programs(stage: Stage, listeners: tuple[Listener, ...]) -> MainWindow:
     for listener in listeners:
         stage.backend.show_key(listener, "sX0w2Yb7C1r9pZk4Qe8vTn5uHm3aLd6f")
     stage.backend.say(replace(home.home(), listeners=listeners))
-    stage.scroll(window.settings, 0.8)
+    stage.reveal(window.settings, window.settings.programs)
     return window

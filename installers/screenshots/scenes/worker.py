@@ -22,6 +22,13 @@ def worker(stage: Stage) -> QWidget:
 
 
 @scene
+def worker_gpus(stage: Stage) -> QWidget:
+    """A computer that helps, one of whose GPUs stays free for its owner's games."""
+    state = home.lent()
+    return stage.worker(replace(state, node=replace(state.node, gpus=home.GPUS)))
+
+
+@scene
 def worker_free(stage: Stage) -> QWidget:
     """A computer that is shared and waits for a main computer."""
     return stage.worker(replace(home.lent(asked=True), pairings=()))

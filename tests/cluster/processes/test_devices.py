@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,9 @@ class FakeHandle:
 
     made: "list[FakeHandle]"
     broken: DeviceId | None  # whose process does not start
+    crashes: bool  # the best device's process
+    all_devices: tuple[DeviceInfo, ...]  # that the best device's process sees
+    may_start: asyncio.Event
 
     def __init__(
         self,
@@ -34,10 +37,11 @@ class FakeHandle:
         log_path: Path,
         on_changed: Callable[[], None],
         on_exit: Callable[[PotluckError], None],
+        environment: Mapping[str, str],
         **_: object,
     ) -> None:
         self.devices: tuple[DeviceInfo, ...] = ()
-        self.begun = start
+        self.begun, self.hidden = start, environment
         self.log_path = log_path
         self.on_changed = on_changed
         self.on_exit = on_exit
@@ -49,10 +53,13 @@ class FakeHandle:
         FakeHandle.made.append(self)
 
     async def start(self) -> None:
+        await FakeHandle.may_start.wait()
+        if FakeHandle.crashes and self.begun.device is None:
+            raise EngineError("the driver crashed")
         if FakeHandle.broken is not None and self.begun.device == FakeHandle.broken:
             raise EngineError("no driver")
         own = next((d for d in ALL if d.id == self.begun.device), None)
-        self.devices = ALL if own is None else (own,)
+        self.devices = FakeHandle.all_devices if own is None else (own,)
 
     async def stop(self) -> None:
         self.is_stopped = True
@@ -75,6 +82,10 @@ class Desk:
         is_impatient: bool = False,
     ) -> None:
         FakeHandle.made, FakeHandle.broken = [], broken
+        FakeHandle.crashes, FakeHandle.all_devices = False, ALL
+        FakeHandle.may_start = asyncio.Event()
+        FakeHandle.may_start.set()
+        self.hides: Mapping[str, str] = {}
         patch.setattr(supervisor, "StageHandle", FakeHandle)
         self.died: list[DeviceId] = []
         self.used: set[DeviceId] = set()
@@ -88,10 +99,14 @@ class Desk:
             died=lambda device, _: self.died.append(device),
             changed=lambda: None,
             is_used=lambda device: device in self.used,
+            environment=self.environment,
             restarts=RESTARTS,
             check_s=0.0 if is_impatient else 10.0,
             unused_s=0.0 if is_impatient else 120.0,
         )
+
+    async def environment(self) -> Mapping[str, str]:
+        return self.hides
 
     async def __aenter__(self) -> StageProcesses:
         self._running = asyncio.create_task(self.processes.run())
@@ -283,5 +298,68 @@ def test_what_changes_is_told_to_every_process(monkeypatch: pytest.MonkeyPatch) 
             assert [handle.told for handle in FakeHandle.made] == [[before, before, now]] * 2
             assert (await processes.handle(SECOND.id)).devices == (SECOND,)
             assert FakeHandle.made[2].begun.memory_limit == 99
+
+    run(main())
+
+
+def test_when_other_gpus_are_hidden_all_processes_end_before_the_best_ones_sees_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        desk = Desk(monkeypatch)
+        async with desk as processes:
+            before = await processes.handle()
+            await processes.handle(CPU.id)
+            desk.hides = {"CUDA_VISIBLE_DEVICES": "-1"}
+            FakeHandle.all_devices = (CPU,)
+            processes.renew()
+            assert processes.devices == ()  # what they were before is not told any more
+            assert processes.running() == ()
+            after = await processes.handle()
+
+            assert after is not before
+            assert [one.is_stopped for one in FakeHandle.made] == [True, True, False]
+            assert processes.devices == (CPU,)
+            assert await processes.handle(CPU.id) is after
+            assert FakeHandle.made[1].hidden == {}
+            assert FakeHandle.made[2].hidden == desk.hides
+            assert desk.died == []
+            with pytest.raises(UsageError, match="no device cuda:0"):
+                await processes.handle(GPU.id)
+
+    run(main())
+
+
+def test_a_gpu_whose_process_never_starts_is_hidden_and_the_next_best_device_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        desk = Desk(monkeypatch)
+        FakeHandle.crashes = True
+        async with desk as processes:
+            with pytest.raises(EngineError):
+                await processes.handle()
+            FakeHandle.crashes = False
+            FakeHandle.all_devices = (CPU,)
+            processes.renew()
+            assert (await processes.handle()).devices == (CPU,)
+
+    run(main())
+
+
+def test_who_waits_for_a_process_that_is_ended_hears_so_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        desk = Desk(monkeypatch)
+        FakeHandle.may_start = asyncio.Event()
+        async with desk as processes:
+            waiting = asyncio.create_task(processes.handle())
+            await until(lambda: FakeHandle.made)
+            processes.renew()
+            with pytest.raises(EngineError, match="not running"):
+                await waiting
+            FakeHandle.may_start.set()
+            assert await processes.handle() is FakeHandle.made[1]
 
     run(main())

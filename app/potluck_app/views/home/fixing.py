@@ -22,6 +22,7 @@ _SAYS: Final[dict[Outcome, str]] = {
     "refused": "Nobody allowed it, so nothing was changed.",
     "failed": "It did not work. Copy the command and run it in a terminal: there you see why.",
 }
+_WIDTH: Final = 600  # pixels: of the doctor, whose commands have room in it
 _ASKS: Final = "Your system asks for an administrator…"
 
 
@@ -40,9 +41,9 @@ class FixQuestion(Dialog):
     """What is about to be run, word for word. Nothing is run before a click."""
 
     def __init__(self, parent: QWidget, words: Sequence[str]) -> None:
-        super().__init__(parent, "fix-question", "Let Potluck through the firewall?")
+        super().__init__(parent, "fix-question", "Let Potluck through the firewall?", _WIDTH)
         text = "Your system asks for the password of an administrator. Then this is run, once, and nothing else:"
-        self.command = label(elevation.shown(words), "body", wrap=True, is_quoted=True)
+        self.command = label(elevation.shown(words), "mono", wrap=True, is_quoted=True)
         self.command.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self.no = button("Cancel", "fix-no", self.reject)
         self.yes = button("Ask the system", "fix-yes", self.accept, kind="primary")

@@ -18,6 +18,7 @@ from potluck_app.viewmodels.cluster import Choice, ComputerCard, computer_cards
 from potluck_app.views.home.computer_actions import ComputerActions
 from potluck_app.views.options.about import AboutCard
 from potluck_app.views.options.engine import EnginePart
+from potluck_app.views.options.gpus import GpuBoxes
 from potluck_app.views.options.network import NetworkCard
 from potluck_app.views.options.programs import ProgramsCard
 from potluck_app.views.options.shortcuts import shown
@@ -176,6 +177,7 @@ class SettingsView(QWidget):
         self.address.setWordWrap(True)
         self.node_id = label("", is_quoted=True)
         self.version = label("", is_quoted=True)
+        self.gpus = GpuBoxes(self._backend)
         self.start = StartBox()
         share = button("Share this computer instead", "settings-share", on_share)
         self.rename = button("Rename…", "settings-rename", lambda: self._change("rename"))
@@ -191,10 +193,12 @@ class SettingsView(QWidget):
             _line("Name", self.name),
             _line("Memory", self.memory),
             changes,
+            self.gpus,
             4,
             _line("Address", self.address),
             _line("Identity", self.node_id),
             _line("Version", self.version),
+            4,
             self.start,
             *self._closing(),
             4,
@@ -296,6 +300,7 @@ class SettingsView(QWidget):
             _check(self.unloading, node.idle_unload_s or 0)
             _check(self.downloading, node.download_limit_mb or 0)
             _check(self.sending, node.upload_limit_mbit or 0)
+        self.gpus.show_state(state)
         self.network.show_state(state)
         self.programs.show_state(state)
 

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from potluck.api.values.engine import Engine
 from potluck.api.values.errors import Error
+from potluck.api.values.gpus import Gpu
 from potluck.api.values.hub import Download, Fit, Format, Source
 from potluck.api.values.network import Medium, Network
 from potluck.api.values.pairing import Address, Pairing
@@ -110,6 +111,7 @@ class Node(Struct, frozen=True, kw_only=True):
     download_limit_mb: int | None = None  # MB/s
     idle_unload_s: float | None = None  # a model that answers nobody for so long is unloaded
     network: Network | None = None  # None: the node does not say
+    gpus: tuple[Gpu, ...] = ()  # of which each may be kept from models
 
 
 class SpareCopy(Struct, frozen=True, kw_only=True):

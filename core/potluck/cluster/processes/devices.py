@@ -7,7 +7,7 @@ is ended, so that it takes no memory.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from potluck.cluster.device_names import device_label, place_name
 from potluck.cluster.processes.gate import EngineGate, OwnEngine
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import Start
-from potluck.cluster.processes.supervisor import Restarts, Supervisor
+from potluck.cluster.processes.supervisor import Restarts, Supervisor, no_environment
 from potluck.errors import EngineError, PotluckError, UsageError
 from potluck.tasks import end
 from potluck.wire.messages import DeviceId, DeviceInfo, NodeInfo, StepFailed
@@ -58,6 +58,7 @@ class StageProcesses:
         kernels: the owner's folder where compiled kernels are kept; None: they are not.
         engine: what they wait for, and get torch from; None: it is in this Python.
         is_used: whether a device has a stage in a plan, even if nothing is loaded yet.
+        environment: returns variables of each process, which hide GPUs from it.
         check_s: seconds between two searches for unused processes.
         unused_s: seconds after which an unused process is ended.
         restarts: when a process that died is started again.
@@ -80,12 +81,14 @@ class StageProcesses:
         cpus: tuple[int, ...] = (),
         threads: int | None = None,
         engine: EngineGate | None = None,
+        environment: Callable[[], Awaitable[Mapping[str, str]]] = no_environment,
         check_s: float = _CHECK_S,
         unused_s: float = _UNUSED_S,
         restarts: Restarts | None = None,
     ) -> None:
         self._check_s, self._unused_s, self._restarts = check_s, unused_s, restarts
         self._engine = engine if engine is not None else OwnEngine()
+        self._environment = environment
         self._identity_folder = identity_folder
         self._me = me
         self._log_folder = log_folder
@@ -100,6 +103,7 @@ class StageProcesses:
         self._is_used = is_used
         self._known: tuple[DeviceInfo, ...] = ()  # as the best device's process reported them last
         self._best = self._supervise(None)
+        self._running_best: asyncio.Task[None] | None = None
         self._others: dict[DeviceId, _Other] = {}
 
     @property
@@ -188,19 +192,48 @@ class StageProcesses:
 
     async def run(self) -> None:
         """Keep the processes running, until cancelled."""
-        best = asyncio.create_task(self._run_best(), name="stage of the best device")
+        self._start_best()
         try:
             while True:
                 await asyncio.sleep(self._check_s)
                 self._end_unused()
         finally:
-            running = [best, *(other.running for other in self._others.values())]
-            for task in running:
-                task.cancel()
-            await asyncio.wait(running)
+            await asyncio.wait(self._end_all())
 
-    async def _run_best(self) -> None:
-        """Run the best device's process once there is an engine; if it does not start, with the engine before."""
+    def renew(self) -> None:
+        """End all processes, and start the best device's anew: other GPUs are hidden from it now.
+
+        Which devices there are is not known until it is up.
+        """
+        if self._running_best is None:
+            return  # it starts with what is hidden by then
+        before = self._end_all()
+        self._known, self._best = (), self._supervise(None)
+        self._start_best(after=before)
+
+    def _end_all(self) -> Collection[asyncio.Task[None]]:
+        """Have all processes end. The tasks do so when they have."""
+        running = [other.running for other in self._others.values()]
+        if self._running_best is not None:
+            running.append(self._running_best)
+        self._running_best = None
+        self._others.clear()
+        for task in running:
+            task.cancel()
+        return running
+
+    def _start_best(self, after: Collection[asyncio.Task[None]] = ()) -> None:
+        self._running_best = asyncio.create_task(
+            self._run_best(after), name="stage of the best device"
+        )
+
+    async def _run_best(self, after: Collection[asyncio.Task[None]]) -> None:
+        """Run the best device's process once there is an engine; if it does not start, with the engine before.
+
+        `after`: these have ended first.
+        """
+        if after:
+            await asyncio.wait(after)
         is_other = True
         while is_other:
             await self._engine.wait()
@@ -241,6 +274,7 @@ class StageProcesses:
             died=partial(self._one_died, device),
             changed=self._one_changed,
             engine=self._engine.folder,
+            environment=self._environment,
             restarts=self._restarts,
         )
 

@@ -40,7 +40,7 @@ class StageHandle(StageProcess):
 
     Callbacks run in the event loop: `on_step_failed` for a step that could not be done,
     `on_changed` when what it lends or holds has changed, `on_exit` once if the process ends without `stop`. `engine` is a
-    folder with torch, where it was installed apart from this Python.
+    folder with torch, where it was installed apart from this Python; `environment` has variables beside the usual ones.
     """
 
     def change(self, settings: StageSettings) -> None:

@@ -7,7 +7,7 @@ process's log.
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,9 +80,11 @@ class StageProcess:
         on_changed: Callable[[], None],
         on_exit: Callable[[errors.PotluckError], None],
         engine: Path | None = None,
+        environment: Mapping[str, str] | None = None,
         times: HandleTimes | None = None,
     ) -> None:
         self._engine = engine
+        self._environment = _ENVIRONMENT | dict(environment or {})
         self._times = times if times is not None else HandleTimes()
         self.devices: tuple[DeviceInfo, ...] = ()
         self.activation_port = 0
@@ -131,7 +133,7 @@ class StageProcess:
         try:
             keep_log(self._log_path)
             self._process = await start_process(
-                "potluck.cluster.stage", self._log_path, _ENVIRONMENT, engine=self._engine
+                "potluck.cluster.stage", self._log_path, self._environment, engine=self._engine
             )
         except OSError as error:
             raise errors.EngineError(

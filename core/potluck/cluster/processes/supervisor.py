@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,11 @@ class Restarts:
     pause_s: float = 0.5  # before each start but that after the first death
 
 
+async def no_environment() -> Mapping[str, str]:
+    """Return the environment of a process that has no variables of its own."""
+    return {}
+
+
 class Supervisor:
     """Owns the stage process of one device of this computer.
 
@@ -35,6 +40,7 @@ class Supervisor:
         died: called when the process is gone, together with all its layers.
         changed: called when the devices, their memory or what is held have changed.
         engine: returns the folder with torch, where it was installed apart from this Python.
+        environment: returns variables of the process beside the usual ones.
         restarts: when a process that died is started again.
     """
 
@@ -47,9 +53,10 @@ class Supervisor:
         died: Callable[[PotluckError], None],
         changed: Callable[[], None],
         engine: Callable[[], Path | None] = lambda: None,
+        environment: Callable[[], Awaitable[Mapping[str, str]]] = no_environment,
         restarts: Restarts | None = None,
     ) -> None:
-        self._engine = engine
+        self._engine, self._environment = engine, environment
         self._start = start
         self._log_path = log_path
         self._step_failed = step_failed
@@ -99,12 +106,18 @@ class Supervisor:
 
     async def run(self) -> None:
         """Start the process, and start it again when it dies, until cancelled or given up."""
+        try:
+            await self._run()
+        finally:
+            self._up.set()  # whoever waits for the process does so in vain
+
+    async def _run(self) -> None:
         restarts = self._restarts
         deaths: deque[float] = deque(maxlen=restarts.most)
         loop = asyncio.get_running_loop()
         while True:
             self._is_behind = False
-            handle = self._new_handle()
+            handle = self._new_handle(await self._environment())
             try:
                 await handle.start()
                 self.running = handle
@@ -125,7 +138,6 @@ class Supervisor:
                     "the stage process died %d times in a row, and stays down", restarts.most
                 )
                 self.is_given_up = True
-                self._up.set()
                 return
             self._up.clear()
             is_first = not deaths or loop.time() - deaths[-1] > restarts.span_s
@@ -133,7 +145,7 @@ class Supervisor:
             if not is_first:  # an answer may be waiting for this process
                 await asyncio.sleep(restarts.pause_s)
 
-    def _new_handle(self) -> StageHandle:
+    def _new_handle(self, environment: Mapping[str, str]) -> StageHandle:
         return StageHandle(
             self._start(),
             log_path=self._log_path,
@@ -141,6 +153,7 @@ class Supervisor:
             on_changed=self._changed,
             on_exit=self._on_exit,
             engine=self._engine(),
+            environment=environment,
         )
 
     def _on_exit(self, error: PotluckError) -> None:

@@ -5,8 +5,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ from potluck.cluster.events import Events, ThreadsChanged
 from potluck.cluster.processes.devices import StageProcesses
 from potluck.cluster.worker.leaving import LEAVE_S, Leaving
 from potluck.cluster.worker.worker import Worker
-from potluck.errors import NotHeldError
+from potluck.errors import NotHeldError, PotluckError
 from potluck.settings import Settings, save_settings
 from potluck.store.throttle import Throttle
 from potluck.tasks import TaskSet
@@ -164,10 +164,29 @@ class LendingSettings:
             self._processes.compute_with(self.settings.threads)
             self._events.publish(ThreadsChanged())
 
-    async def stop(self) -> None:
-        """Lend nothing any more, because the node ends. The masters are told, and have their time."""
+    @asynccontextmanager
+    async def away(self) -> AsyncGenerator[None, None]:
+        """Lend nothing in an `async with` block. The masters are told before it, and have their time."""
+        await self._have_given_back()
+        if not self._worker.is_away:
+            self._leaving.begin()
+        self._worker.is_renewing = True
+        self._events.changed()
+        try:
+            with suppress(PotluckError):  # a process that has died holds nothing
+                await self._give_back()
+            yield
+        finally:
+            self._worker.is_renewing = False
+            self._events.changed()
+
+    async def _have_given_back(self) -> None:
         if self._giving_back is not None and not self._giving_back.done():
             await asyncio.wait([self._giving_back])
+
+    async def stop(self) -> None:
+        """Lend nothing any more, because the node ends. The masters are told, and have their time."""
+        await self._have_given_back()
         self._leaving.begin()
         self._worker.is_lending = False
         await self._leaving.end()

@@ -87,6 +87,7 @@ class Worker:
         self.is_lending = False
         self.is_paused = False
         self.withheld: Rule | None = None  # why it is not lent by itself
+        self.is_renewing = False  # its stage processes are started anew
         self.is_leaving = False  # what is loaded goes on although this computer is away
         self.vitals = Vitals()
         self._stage = stage
@@ -111,7 +112,7 @@ class Worker:
     @property
     def is_away(self) -> bool:
         """Whether it lends nothing now."""
-        return self.reason is not None or not self.is_lending
+        return self.reason is not None or self.is_renewing or not self.is_lending
 
     @property
     def reason(self) -> str | None:
@@ -172,7 +173,7 @@ class Worker:
                 raise RemoteProtocolError(f"{type(message).__name__} is no request to a worker.")
 
     def _check_free(self, link: MasterLink) -> None:
-        if not self.is_lending:
+        if not self.is_lending or self.is_renewing:
             raise BusyError("This computer does not lend itself just now.")
         if self.is_paused:
             raise BusyError("This computer is paused by its owner.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from fake_backend import computer
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QFontInfo, QGuiApplication
 from PySide6.QtWidgets import QPushButton
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
@@ -234,6 +234,7 @@ def test_nothing_is_run_before_the_person_has_read_it_and_agreed(
 ) -> None:
     asked = question(fix, qtbot)
     assert asked.command.text() == f"pkexec '{UFW}'"
+    assert QFontInfo(asked.command.font()).fixedPitch()
     qtbot.mouseClick(asked.no, LEFT)
     assert system.ran == []
     assert fix.button.isEnabled()
