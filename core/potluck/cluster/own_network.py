@@ -150,7 +150,7 @@ class OwnNetwork:
         if missing and missing != self._missing and missing == self._interfaces.names:
             text = f"{' and '.join(missing)} is not there now. Until it is back, Potluck uses every network."
             self._events.publish(Notice(level="warning", text=text))
-        self._end_avoided(own)  # a chosen network may be back
+        self._end_avoided(self._own)  # a network may be back, or another one chosen meanwhile
         if (seen, missing) != (self._seen, self._missing):
             self._seen, self._missing = seen, missing
             self._events.changed()

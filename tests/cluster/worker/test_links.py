@@ -233,6 +233,7 @@ def test_nobody_is_dialled_in_a_network_that_is_not_used(tmp_path: Path, model: 
             load = Load(epoch=1, next_hop=hop, ranks=ranks, cache_hops=(had,), before=before)
             await control.link.request(load, timeout_s=10)
             await control.link.request(MeasureSums(ranks=ranks), timeout_s=10)
+            await control.link.request(TakeSessions(epoch=1, before=before), timeout_s=10)
 
             assert rig.engine.loaded is not None
             assert rig.engine.loaded.next_hop is not None
@@ -242,8 +243,9 @@ def test_nobody_is_dialled_in_a_network_that_is_not_used(tmp_path: Path, model: 
                 *(rig.engine.loaded.before or before).hops,
                 *(rig.engine.loaded.ranks or ranks).above,
                 *(rig.engine.summed or ranks).above,
+                *rig.engine.taken_over[-1].before.hops,
             )
-            assert [each.addresses for each in dialled] == [(used,)] * 5
+            assert [each.addresses for each in dialled] == [(used,)] * 6
 
     run(main())
 
