@@ -152,6 +152,7 @@ class Trial:
         _expect("did not start on this computer" in said, "it says so")
         _expect(_version(first) == releases.own, "the one before is used on")
         self._need_home(first, second)
+        _expect(releases.broken not in _known(second), "the second computer has not heard of it")
 
         releases.publish(releases.newer)  # who shows it again keeps the next one back
         said = _updated(first, "check")

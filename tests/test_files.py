@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from potluck.files import make_folder, recall, remove, replace, write_atomically
+from potluck.files import (
+    make_folder,
+    recall,
+    remove,
+    replace,
+    sync_folder,
+    try_lock,
+    write_atomically,
+)
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -101,6 +109,37 @@ def test_elsewhere_nobody_can_hold_a_file_and_an_error_is_final(tmp_path: Path) 
             tmp_path / "new", tmp_path / "old", system="linux", move=held.move, pause=held.pause
         )
     assert held.waited_s == 0.0
+
+
+class WindowsLocks:
+    """The module `msvcrt`, as far as a lock needs it."""
+
+    LK_NBLCK = 2
+
+    def __init__(self) -> None:
+        self.held: set[int] = set()
+
+    def locking(self, descriptor: int, mode: int, count: int) -> None:
+        if mode != self.LK_NBLCK or count != 1 or descriptor in self.held:
+            raise PermissionError(13, "Permission denied")
+        self.held.add(descriptor)
+
+
+def test_on_windows_a_lock_is_on_the_first_byte_and_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "msvcrt", WindowsLocks())
+    monkeypatch.setattr(sys, "platform", "win32")
+
+    assert try_lock(5)
+    assert not try_lock(5)
+
+
+def test_windows_is_not_asked_to_flush_a_folder(tmp_path: Path) -> None:
+    sync_folder(tmp_path / "missing", system="win32")
+
+    with pytest.raises(FileNotFoundError):
+        sync_folder(tmp_path / "missing", system="linux")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of this kind are POSIX's")

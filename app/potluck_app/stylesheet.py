@@ -15,7 +15,7 @@ _FONT_SIZE = re.compile(r"font-size: (\d+)px")
 
 def stylesheet(t: Tokens, mono: str, px: Callable[[int], int]) -> str:
     """Return the style sheet of the whole application; `px` scales the sizes of text."""
-    parts = _surfaces(t), _labels(t), _buttons(t), _inputs(t, mono), _lists(t), _bars(t)
+    parts = _surfaces(t), _labels(t, mono), _buttons(t), _inputs(t, mono), _lists(t), _bars(t)
     return _FONT_SIZE.sub(lambda found: f"font-size: {px(int(found[1]))}px", "".join(parts))
 
 
@@ -68,7 +68,7 @@ QHeaderView::section {{
 """
 
 
-def _labels(t: Tokens) -> str:
+def _labels(t: Tokens, mono: str) -> str:
     return f"""
 QLabel {{ color: {t.text}; background: transparent; border: none; }}
 QLabel[kind="title"] {{ font-size: 22px; font-weight: 600; }}
@@ -80,6 +80,7 @@ QLabel[kind="group"] {{ color: {t.text2}; font-size: 12px; }}
 QLabel[kind="small"] {{ color: {t.text2}; font-size: 11px; }}
 QLabel[kind="error"] {{ color: {t.err}; }}
 QLabel[kind="code"] {{ font-size: 28px; font-weight: 600; }}
+QLabel[kind="mono"] {{ font-family: "{mono}"; font-size: 13px; }}
 QLabel[tone="info"] {{ color: {t.accent}; }}
 QLabel[tone="warning"] {{ color: {t.warn}; }}
 QLabel[tone="error"] {{ color: {t.err}; }}

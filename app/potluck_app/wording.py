@@ -208,12 +208,12 @@ def link(bytes_per_s: float | None, rtt_ms: float | None) -> str:
 
 
 def vitals(computer: Computer) -> str:
-    """Return the temperature and the battery of a computer, as far as they are known: `70 °C · battery 64 %`."""
+    """Return the temperature and the battery of a computer, as far as they are known: `70 °C · Battery 64 %`."""
     seen, parts = computer.vitals or Vitals(), list[str]()
     if seen.heat_c is not None:
         parts.append(f"{seen.heat_c:.0f} °C")
     if seen.battery is not None and not (seen.plugged and seen.battery > _FULL):
-        parts.append(f"battery {percent(seen.battery)}{', plugged in' if seen.plugged else ''}")
+        parts.append(f"Battery {percent(seen.battery)}{', plugged in' if seen.plugged else ''}")
     return " · ".join(parts)
 
 

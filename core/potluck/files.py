@@ -161,9 +161,14 @@ def remember(path: Path, value: object) -> None:
         logger.warning("not remembered file=%s error=%s", path, error)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable. Call it after a rename, before relying on it."""
-    if os.name == "nt":  # Windows cannot flush a folder; NTFS journals the rename
+def sync_folder(folder: Path, *, system: str = sys.platform) -> None:
+    """Make the folder's entries durable. Call it after a rename, before relying on it.
+
+    Args:
+        folder: in which something was renamed.
+        system: as in `sys.platform`. Windows cannot flush a folder; NTFS journals the rename.
+    """
+    if system == "win32":
         return
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -316,8 +316,7 @@ def make_private(folder: Path) -> None:
     """Make the folder, accessible only to its owner where the system supports that."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.name == "posix":
-            folder.chmod(0o700)
+        folder.chmod(0o700)
     except OSError as error:
         raise SettingsError(
             f"The folder {folder} cannot be used: {reason(error)}. Choose another with --home."

@@ -64,7 +64,11 @@ async def end(task: asyncio.Task[None]) -> None:
 
 
 async def every(
-    seconds: float, work: Callable[[], Coroutine[Any, Any, None]], *, what: str
+    seconds: float,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    what: str,
+    at_once: bool = False,
 ) -> None:
     """Do some work again and again, until cancelled. A round that fails does not end it.
 
@@ -72,9 +76,12 @@ async def every(
         seconds: from the end of one round to the next, and before the first.
         work: one round.
         what: names the work in the log.
+        at_once: the first round waits for nothing.
     """
+    pause_s = 0.0 if at_once else seconds
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(pause_s)
+        pause_s = seconds
         try:
             await work()
         except Exception as error:  # what one round met may be gone in the next

@@ -22,6 +22,7 @@ from potluck.api.values.schema import (
     Transfer,
 )
 from potluck.api.values.vitals import Vitals
+from potluck.errors import NotEnoughMemoryError
 
 GB = 10**9
 ME, MAC, OLD, GAMING, STUDY = ("1a" * 32, "2b" * 32, "3c" * 32, "4d" * 32, "5e" * 32)
@@ -146,7 +147,7 @@ def home(*, streaming: bool = False, code: str | None = "427918") -> ClusterStat
             node_id=ME,
             name="Living-room PC",
             version="0.1.0",
-            addresses=("192.168.1.20:40231",),
+            addresses=("192.168.1.20:47777",),
             role="master",
             home_id=ME,
             idle_unload_s=1800.0,
@@ -189,10 +190,7 @@ def blind(state: ClusterState) -> ClusterState:
 
 def failed(state: ClusterState) -> ClusterState:
     """Return the state after a model could not be loaded."""
-    text = (
-        "The model needs 21 GB and the computers offer 16.9 GB: 4.1 GB are missing. Add a computer,"
-        " free memory, or choose a smaller model or context."
-    )
+    text = NotEnoughMemoryError(28_700_000_000, 24_600_000_000).message
     model = ModelState(name="Qwen3 32B", state="failed", message=text)
     return replace(state, model=model, computers=_without_layers(state.computers))
 
@@ -255,24 +253,18 @@ def large() -> ClusterState:
     group = "Desk + Attic"
     desk, attic, cellar, kitchen = ("6f" * 32, "7a" * 32, "8b" * 32, "9c" * 32)
     cards = tuple(replace(_device("cuda", "RTX 3090", 24, 22.4), index=i) for i in range(2))
+    cable = Medium(kind="cable", mbit=2500)
+    near: dict[str, object] = {
+        "bytes_per_s": 290e6,
+        "rtt_ms": 0.2,
+        "medium": cable,
+        "state": "running",
+        "layers": (0, 40),
+    }
+    one = _device("cuda", "RTX 3090", 24, 21.9)
     more = (
-        replace(
-            _computer(desk, "Desk", 4, cards[0], bytes_per_s=290e6, rtt_ms=0.2, layers=(0, 40)),
-            devices=cards,
-            state="running",
-            memory_lent=18 * GB,
-        ),
-        _computer(
-            attic,
-            "Attic",
-            5,
-            _device("cuda", "RTX 3090", 24, 21.9),
-            state="running",
-            layers=(0, 40),
-            memory_lent=17 * GB,
-            bytes_per_s=290e6,
-            rtt_ms=0.2,
-        ),
+        replace(_computer(desk, "Desk", 4, cards[0], memory_lent=18 * GB, **near), devices=cards),
+        _computer(attic, "Attic", 5, one, memory_lent=17 * GB, **near),
         _absent(cellar, "Cellar server", 0, "blocked", BLOCKED),
         _absent(
             kitchen, "Kitchen mini PC with a rather long name", 1, "version_differs", OTHER_VERSION
@@ -285,7 +277,7 @@ def large() -> ClusterState:
         replace(_stage("Living-room PC", ME, 40, 64), head=True),
     )
     plan = replace(PLAN, stages=stages, predicted_tokens_per_s=21.4, explanation=TOGETHER)
-    me = replace(full.computers[0], layers=(40, 64), memory_lent=7 * GB)
+    me = replace(full.computers[0], layers=(40, 64), memory_lent=7 * GB, medium=cable)
     lost = next(c for c in without_old_laptop().computers if c.node_id == OLD)
     mac = replace(full.computers[1], state="ready", layers=None, memory_lent=0, spare=None)
     return replace(
@@ -398,7 +390,7 @@ def lent(*, asked: bool = False) -> ClusterState:
             node_id=node_id,
             name=name,
             version="0.1.0",
-            addresses=("192.168.1.23:40231",),
+            addresses=("192.168.1.24:47777",),
             role="worker",
             lent_to=() if asked else ("Living-room PC",),
             lent_model="" if asked else "Qwen/Qwen3-32B",

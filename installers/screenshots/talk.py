@@ -82,14 +82,14 @@ FAILED = Message(
     text="Dear Mrs. Weber, thank",
     status="failed",
     error=cannot_go_on(
-        computer_lost("MacBook Air"), NotEnoughMemoryError(18_600_000_000, 15_200_000_000)
+        computer_lost("MacBook Air"), NotEnoughMemoryError(18_600_000_000, 14_600_000_000)
     ).message,
 )
 STOPPED = Message(role="assistant", text="Dear Mrs. Weber, thank", status="stopped", stats=_STATS)
 INTERRUPTED = Message(
     role="assistant", text="Dear Mrs. Weber, thank", status="failed", error=_INTERRUPTED
 )
-TOO_BIG = NotEnoughMemoryError(21_000_000_000, 16_900_000_000).message
+TOO_BIG = NotEnoughMemoryError(28_700_000_000, 24_600_000_000).message
 UNKEPT = (
     "The file of your chats, /home/anna/.local/share/potluck/chats.sqlite, cannot be used: it is damaged."
     " It stays as it is; what you write now is not kept. Restore it from a backup, or move it away to"

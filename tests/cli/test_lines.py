@@ -101,6 +101,13 @@ def test_a_text_is_edited_in_the_editor_of_the_person(
     assert edited("draft\n") == "draft\nand more"
 
 
+def test_an_editor_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VISUAL", "'my editor")
+
+    with pytest.raises(UsageError, match="VISUAL or EDITOR"):
+        edited("")
+
+
 def test_an_editor_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VISUAL", "no-such-editor")
 

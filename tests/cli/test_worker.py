@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from fake_backend import Server, computer
 
 from potluck.api.values import schema
 from potluck.api.values.pairing import Pairing
+from potluck.cli.worker import _status_line
 from potluck.errors import NotHeldError
 from potluck.settings import Folders, load_settings
 
@@ -262,3 +264,20 @@ def test_the_system_starts_it_if_its_owner_wants_so(
     assert potluck("worker", "--start-with-computer", "off") == 0
 
     assert not written[0].exists()
+
+
+@pytest.mark.parametrize(
+    ("held", "says"),
+    [
+        ({"layers": (4, 8)}, "layers 4 to 7"),
+        ({"layers": (0, 8), "ranges": ((0, 1), (4, 8))}, "layer 0 and layers 4 to 7"),
+        ({"layers": (36, 36)}, "the vocabulary"),
+        ({"lent_as": "tower"}, "the part that reads pictures"),
+    ],
+)
+def test_a_worker_names_what_it_computes(held: dict[str, Any], says: str) -> None:
+    node = schema.Node(node_id="1" * 64, name="here", version="0", lent_to=("Desk",))
+    node = msgspec.structs.replace(node, lent_as=held.pop("lent_as", "layers"))
+    me = computer("here", "1", is_self=True, state="running", **held)
+    state = schema.ClusterState(node=node, computers=(me,))
+    assert _status_line(state) == f"Helping Desk: {says}."

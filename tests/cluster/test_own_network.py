@@ -1,9 +1,11 @@
 """What the owner chose of the networks and the port, and what comes of it: a real listener, invented interfaces."""
 
+import asyncio
+import errno
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +27,7 @@ from potluck.net.interfaces import ChosenInterfaces, Interface
 from potluck.net.listener import Listener
 from potluck.settings import Settings
 from potluck.system.media import Media, Medium
+from potluck.tasks import end
 from potluck.wire import messages as wire
 from potluck.wire.messages import Address
 
@@ -78,6 +81,7 @@ class Rig:
         default_factory=lambda: {LOOPBACK, CABLE, CABLE6, WIFI, VPN, DOCKER}
     )
     links: list[OpenLink] = field(default_factory=list[OpenLink])
+    told: list[frozenset[Interface]] = field(default_factory=list[frozenset[Interface]])
     said: list[object] = field(default_factory=list[object])
     refreshed: int = 0
 
@@ -105,6 +109,7 @@ class Rig:
             presence=self.presence,
             lending=cast("Any", self.kept),
             links=lambda: cast("Any", self.links),
+            stages=lambda: cast("Any", (self,)),
             events=events,
             media=SeenMedia(),
         )
@@ -112,6 +117,10 @@ class Rig:
     async def refresh(self) -> None:
         """As `Discovery` has it."""
         self.refreshed += 1
+
+    def end_links(self, own: frozenset[Interface]) -> None:
+        """As a stage process has it."""
+        self.told.append(own)
 
     @property
     def notices(self) -> list[str]:
@@ -160,10 +169,52 @@ def test_a_chosen_network_is_used_at_once_and_connections_by_others_end(
         assert not rig.network.is_closed_at("127.0.0.1")
         assert not rig.network.is_closed_at("192.168.1.99")  # that it has since a moment ago
         assert rig.network.avoids("10.8.0.9")
+        assert [i for i in rig.told[-1] if i.is_used and not i.is_loopback] == [
+            replace(WIFI, is_used=True)
+        ]
 
         await rig.network.change(NetworkRequest(interfaces=()))
         assert "192.168.1.10" in rig.hosts()
         assert not rig.network.is_closed_at("192.168.1.10")
+        assert len(rig.told) == 1  # there is nothing more to end
+
+    run(main())
+
+
+def test_whether_an_address_is_closed_is_known_without_a_look(tmp_path: Path, run: Run) -> None:
+    """Every stranger who connects has it asked."""
+
+    async def main() -> None:
+        rig = Rig(tmp_path, Settings(interfaces=("wlan0",)))
+        rig.own.clear()
+        assert rig.network.is_closed_at("192.168.1.10")
+        assert rig.network.avoids("10.8.0.9")
+        await rig.network.look()
+        assert not rig.network.is_closed_at("192.168.1.10")
+
+    run(main())
+
+
+def test_a_look_that_fails_is_not_the_last_one(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        rig = Rig(tmp_path)
+        looks = iter([OSError(errno.EMFILE, "Too many open files"), {"eth0": Medium("wifi")}])
+
+        def look(_names: object) -> Mapping[str, Medium]:
+            found = next(looks)
+            if isinstance(found, OSError):
+                raise found
+            return found
+
+        monkeypatch.setattr(own_network, "LOOK_S", 0.0)
+        monkeypatch.setattr(rig.network._media, "look", look)
+        running = asyncio.create_task(rig.network.run())
+        while rig.network.medium() != Shown(kind="wifi"):
+            assert not running.done()
+            await asyncio.sleep(0)
+        await end(running)
 
     run(main())
 

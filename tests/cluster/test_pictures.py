@@ -27,9 +27,12 @@ from potluck.api.v1.request_shapes import ChatCompletionRequest
 from potluck.api.values.schema import PlanRequest
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.pixel_room import MOST_PREPARED
+from potluck.cluster.master import planning
 from potluck.cluster.node import Node
 from potluck.errors import PromptError
 from potluck.plan import viewing
+from potluck.plan.placement import make_plan
+from potluck.plan.stages import Plan
 from potluck.wire.messages import DeviceId
 from potluck.wire.picture_messages import GiveRows, ShowPicture
 
@@ -170,7 +173,12 @@ def test_the_answer_is_that_of_transformers_and_pictures_count_by_their_content(
 def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_is_lost(
     desk: Node, laptop: Node, run: Run, seeing: SeeingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The computers are equally fast here, so that no gain is asked for."""
+    """The computers are equally fast here, so that no gain is asked for, and the desk gets all layers."""
+
+    def on_the_desk(*args: Any, **options: Any) -> Plan:
+        return make_plan(*args, **options | {"layers": (("Desk", 4),)})
+
+    monkeypatch.setattr(planning, "make_plan", on_the_desk)
     monkeypatch.setattr(viewing, "GAIN", 1e-9)
     monkeypatch.setattr(viewing, "LEAST_GAIN_MS", -1e9)
     shown: list[str] = []
@@ -184,9 +192,7 @@ def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_
         send(pipeline, message, payload, rows=rows)
 
     monkeypatch.setattr(Pipeline, "send_picture", noted)
-    request = PlanRequest(
-        layers=(("Desk", 4),), context=256, scheme="f32", model=str(folder_of(seeing))
-    )
+    request = PlanRequest(context=256, scheme="f32", model=str(folder_of(seeing)))
 
     async def answered(file: bytes) -> None:
         started, tokens = await ask(desk, question(file))
@@ -200,7 +206,7 @@ def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_
         assert plan is not None
         assert "Pictures are read by Laptop: a large one in" in plan.explanation
         assert laptop.worker.lease is not None
-        assert laptop.worker.lease.layers == (0, 0)
+        assert laptop.worker.lease.layers is None
         await answered(png(11))
         assert shown == []
 
@@ -223,7 +229,7 @@ def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_
         assert len(shown) == 2
         await laptop.processes.handle(DeviceId(kind="cpu", index=0))
         await eventually(desk, lambda: all(c.devices for c in desk.membership.connected()))
-        viewers._next = 0.0
+        viewers._failing.clear()
         desk.master.weigh()
         await eventually(desk, lambda: viewers.is_ready)
         await answered(png(14))

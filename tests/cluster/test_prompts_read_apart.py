@@ -65,7 +65,7 @@ def test_the_one_reads_the_other_answers_and_goes_on_alone_when_that_one_is_lost
 
         desk.master.weigh()  # it was lost a moment ago, and is left alone
         assert desk.master.readers.deployment is None
-        desk.master.readers._next = 0.0
+        desk.master.readers._failing.clear()
         await eventually(desk, lambda: seen(desk, "Laptop") is not None)
         desk.master.weigh()
         await eventually(desk, lambda: desk.master.readers.is_ready)

@@ -1,15 +1,18 @@
 """A model that is held twice: two whole nodes, each with a complete copy."""
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 from fake_cluster import Run
-from whole_nodes import QUESTION, chat, eventually, kill_engine, load, seen, stages
+from whole_nodes import QUESTION, chat, eventually, kill_engine, load, paired, seen, stages
 
 from potluck.api.events import Piece
 from potluck.api.prompts import GenerationRequest, TextPrompt
 from potluck.api.values.schema import PlanRequest, RoleRequest
+from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.node import Node
 from potluck.errors import UsageError
 
@@ -128,27 +131,47 @@ def _look(desk: Node) -> bool:
     return desk.master.replicas.ready is not None
 
 
-def test_a_replica_that_leaves_ends_its_answers_and_the_other_one_goes_on(
-    desk: Node, laptop: Node, run: Run
+def test_a_replica_that_leaves_gives_its_conversations_to_the_other_one_and_nothing_is_computed_again(
+    tmp_path: Path, run: Run
 ) -> None:
     questions = [question(f"question {n}: ", 120) for n in range(2)]
+    over = [question(f"{n} is over when the laptop leaves: ", 8) for n in range(2)]
 
     async def main() -> None:
-        await twice(desk, laptop)
-        under_way = [await begun(desk, one) for one in questions]
-        for _, first in under_way:
-            await first.wait()
-        await laptop.backend.set_role(RoleRequest(paused=True))
-        answers = [await answer for answer, _ in under_way]
-        await eventually(desk, lambda: not desk.master.replicas.deployments)
-        await eventually(laptop, lambda: laptop.worker.lease is None)
-        assert stages(desk) == ["Desk"]
-        assert await chat(desk, questions[1]) == answers[1]
-        await laptop.backend.set_role(RoleRequest(paused=False))
-        await eventually(desk, lambda: _look(desk))  # it is back, and holds the model again
-        assert answers == await alone(desk, questions)
+        async with paired(tmp_path, hand_over_s=30.0) as (desk, laptop):
+            await load(desk, PlanRequest(layers=(("Desk", 6),), context=255, scheme="f32"))
+            expected = [await chat(desk, one) for one in questions]
+            others = [await chat(desk, one) for one in over]
+            computed = sent([desk.master.deployment])
+            await twice(desk, laptop)
+            both = [desk.master.deployment, desk.master.replicas.ready]
+            answers = await asyncio.gather(*(chat(desk, one) for one in over))
+            assert answers == others
+            under_way = [await begun(desk, one) for one in questions]
+            for _, first in under_way:
+                await first.wait()
+            assert answering(desk) == [1, 1]
+
+            await laptop.backend.set_role(RoleRequest(paused=True))
+            assert [await answer for answer, _ in under_way] == expected
+            await eventually(desk, lambda: not desk.master.replicas.deployments)
+            await eventually(laptop, lambda: laptop.worker.lease is None)
+            assert stages(desk) == ["Desk"]
+            assert sent(both) == computed
+            for one, text in zip(over, others, strict=True):
+                assert await chat(desk, one) == text
+            assert sent(both) == computed + 2 * 8  # the prompt's last token, and 7 of the answer
+
+            await laptop.backend.set_role(RoleRequest(paused=False))
+            await eventually(desk, lambda: _look(desk))  # it is back, and holds the model again
 
     run(main())
+
+
+def sent(deployments: Sequence[Deployment | None]) -> int:
+    """How many tokens these were given to compute."""
+    pipelines = [each.pipeline for each in deployments if each is not None]
+    return sum(pipeline.sent_tokens for pipeline in pipelines if pipeline is not None)
 
 
 def test_what_cannot_be_is_said(desk: Node, laptop: Node, run: Run) -> None:

@@ -40,6 +40,35 @@ def test_paired_computers_see_each_other(desk: Node, laptop: Node, run: Run) -> 
     run(main())
 
 
+def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    async def main() -> None:
+        await load(desk, PlanRequest(layers=(("Desk", LAYERS),), context=128))
+        alone = await chat(desk)
+        _, generator = await desk.master.ready(PlanRequest())
+        sent = await load(desk, SPLIT)
+        assert (await desk.master.ready(PlanRequest()))[1] is generator  # with its conversations
+        assert stages(desk) == ["Desk", "Laptop"]
+        assert sent["Laptop"] > 0
+        assert sent["Desk"] == 0
+        assert await chat(desk) == alone
+        assert len(alone) > 0
+
+        await desk.backend.unload()
+        assert laptop.worker.lease is None
+        assert sum((await load(desk, SPLIT)).values()) == 0
+        assert desk.backend.state().model.tokens_per_s is None  # the speed was that of another plan
+        assert await chat(desk) == alone
+        assert desk.backend.state().model.tokens_per_s is not None
+        lent = laptop.backend.state().node
+        assert lent.lent_to == ("Desk",)
+        assert (lent.lent_model, lent.lent_of) == (desk.backend.state().model.name, 6)
+        assert (lent.lent_layers, lent.lent_as) == (4, "layers")
+
+    run(main())
+
+
 def test_no_file_of_either_computer_has_a_prompt_or_its_answer(
     desk: Node,
     laptop: Node,
@@ -73,35 +102,6 @@ def test_no_file_of_either_computer_has_a_prompt_or_its_answer(
     caches = [file for file in looked if file.parent.name == "sessions"]
     assert caches
     assert any(file.name.startswith("engine") for file in looked)  # a log
-
-
-def test_a_model_is_streamed_once_and_answers_as_it_does_alone(
-    desk: Node, laptop: Node, run: Run
-) -> None:
-    async def main() -> None:
-        await load(desk, PlanRequest(layers=(("Desk", LAYERS),), context=128))
-        alone = await chat(desk)
-        _, generator = await desk.master.ready(PlanRequest())
-        sent = await load(desk, SPLIT)
-        assert (await desk.master.ready(PlanRequest()))[1] is generator  # with its conversations
-        assert stages(desk) == ["Desk", "Laptop"]
-        assert sent["Laptop"] > 0
-        assert sent["Desk"] == 0
-        assert await chat(desk) == alone
-        assert len(alone) > 0
-
-        await desk.backend.unload()
-        assert laptop.worker.lease is None
-        assert sum((await load(desk, SPLIT)).values()) == 0
-        assert desk.backend.state().model.tokens_per_s is None  # the speed was that of another plan
-        assert await chat(desk) == alone
-        assert desk.backend.state().model.tokens_per_s is not None
-        lent = laptop.backend.state().node
-        assert lent.lent_to == ("Desk",)
-        assert (lent.lent_model, lent.lent_of) == (desk.backend.state().model.name, 6)
-        assert (lent.lent_layers, lent.lent_as) == (4, "layers")
-
-    run(main())
 
 
 def test_a_model_that_was_unloaded_goes_on_with_caches_from_the_disk(

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +13,7 @@ from packing_engine import Workplace
 from potluck.api.values.network import Medium
 from potluck.api.values.schema import Computer, ModelState, PlanRequest
 from potluck.api.values.vitals import Vitals
-from potluck.cluster.computer_views import ComputerViews
+from potluck.cluster.computer_views import ComputerViews, ranges_of
 from potluck.cluster.events import ComputerLost, Events, ModelChanged
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.models import Models
@@ -36,6 +37,7 @@ from potluck.errors import (
 )
 from potluck.ids import NodeId
 from potluck.net.advert import Found
+from potluck.plan.viewing import Viewing
 from potluck.store.registry import LocalModel
 from potluck.wire import messages
 from potluck.wire.messages import Address
@@ -352,6 +354,54 @@ def test_strangers_are_found_asked_and_paired_with(model: LocalModel) -> None:
         assert home.view("Mac").state == "asking"
         home.attempt = SimpleNamespace(machine=SimpleNamespace(code="123 456"))
         assert home.view("Mac").state == "pairing"
+
+    at_home(model, scenario)
+
+
+def test_a_plan_says_that_a_computer_reads_pictures_only_while_it_does(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        deployment = await home.master.load(SPLIT)
+        says = "Pictures are read by Attic."
+        plan = deployment.planned.plan
+        viewing = Viewing(plan=plan, ms=1.0, first_ms=9.0, explanation=says)
+        deployment.planned = replace(deployment.planned, viewing=viewing)
+
+        def said() -> str:
+            view = model_state(home.master, None).plan
+            assert view is not None
+            return view.explanation
+
+        assert says not in said()
+        serving = SimpleNamespace(pipeline=object())
+        home.master.viewers.deployment = cast("Any", serving)
+        assert says in said()
+        home.master.viewers.deployment = None
+        assert says in deployment_plan(deployment).explanation  # as it was planned
+
+    at_home(model, scenario)
+
+
+@pytest.mark.parametrize(
+    ("layers", "ranges"),
+    [
+        ([(10, 20), (0, 5), (5, 10)], ((0, 20),)),
+        ([(0, 0), (10, 20)], ((10, 20),)),
+        ([(0, 4), (9, 9)], ((0, 4),)),
+        ([(36, 36)], ((36, 36),)),  # the vocabulary
+        ([], ()),
+    ],
+)
+def test_an_empty_range_of_layers_is_left_out_beside_others(
+    layers: list[tuple[int, int]], ranges: tuple[tuple[int, int], ...]
+) -> None:
+    assert ranges_of(layers) == ranges
+
+
+def test_a_computer_that_reads_pictures_has_no_layers(model: LocalModel) -> None:
+    async def scenario(home: Home) -> None:
+        home.worker.lease = SimpleNamespace(layers=None, nbytes=5, is_loaded=True)
+        here = home.view("Desk")
+        assert (here.state, here.layers, here.ranges) == ("running", None, ())
 
     at_home(model, scenario)
 

@@ -1,6 +1,7 @@
 """How a link ends: closed, broken, revoked, or silent for too long."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from net_links import DIGEST, linked
@@ -9,6 +10,8 @@ from potluck.errors import (
     PeerLostError,
 )
 from potluck.ids import NodeId
+from potluck.net.interfaces import Interface
+from potluck.net.peer_link import end_avoided, open_links
 from potluck.wire.connection import HEARTBEAT_INTERVAL_S, LOST_AFTER_S
 from potluck.wire.frame import encode
 from potluck.wire.messages import (
@@ -35,6 +38,25 @@ def test_what_was_sent_before_closing_is_received_before_the_end(house, run) -> 
             assert received.nbytes == len(payload)
             with pytest.raises(PeerLostError, match="we are done"):
                 await theirs.receive()
+
+    run(main())
+
+
+def test_links_of_every_purpose_end_in_a_network_that_is_not_used(house, run) -> None:
+    async def main() -> None:
+        loopback = Interface("127.0.0.1", 8, 1, is_virtual=False, name="lo")
+        master, worker, home = house.pair()
+        async with worker.listening():
+            links = [await master.dial(worker, home, each) for each in ("control", "weights")]
+            theirs = [await worker.links.get() for _ in links]
+            end_avoided(open_links(worker.identity), [loopback])
+            assert len(list(open_links(worker.identity))) == 2
+            end_avoided(open_links(worker.identity), [replace(loopback, is_used=False)])
+            assert not list(open_links(worker.identity))
+            assert all(link.is_closed for link in theirs)
+            for link in links:
+                with pytest.raises(PeerLostError, match="uses another network now"):
+                    await link.receive()
 
     run(main())
 

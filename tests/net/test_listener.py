@@ -293,3 +293,22 @@ def test_nobody_is_answered_at_an_address_that_is_closed(house, run) -> None:
             (await master.dial(worker, home)).close()
 
     run(main())
+
+
+def test_a_stranger_who_is_one_too_many_costs_no_look_at_the_networks(house, run) -> None:
+    async def main() -> None:
+        _, worker, _ = house.pair()
+        asked: list[str] = []
+
+        def is_closed_at(host: str) -> bool:
+            asked.append(host)
+            return False
+
+        async with worker.listening(strangers_per_address=1, is_closed_at=is_closed_at):
+            with await connect(worker.address):
+                for _ in range(3):
+                    with await connect(worker.address) as one_more:
+                        assert await ends(one_more) == b""
+            assert asked == ["127.0.0.1"]
+
+    run(main())

@@ -2,7 +2,6 @@
 
 import array
 import asyncio
-import socket
 
 import pytest
 from net_links import linked
@@ -11,7 +10,7 @@ from potluck.errors import PeerLostError, PeerTimeoutError
 from potluck.net.limits import LinkLimits
 from potluck.net.link import Link
 from potluck.net.link_kind import links
-from potluck.net.secure_socket import address_of, keep_alive
+from potluck.net.secure_socket import address_of
 from potluck.wire.messages import Chunk
 
 pytestmark = pytest.mark.net
@@ -81,10 +80,3 @@ def test_an_address_keeps_the_zone_that_it_needs() -> None:
     assert address_of(("fe80::1", 5, 0, 3)).host == "fe80::1%3"
     assert address_of(("fd00::1", 5, 0, 0)).host == "fd00::1"
     assert address_of(("::ffff:10.0.0.1", 5, 0, 0)).host == "10.0.0.1"
-
-
-def test_the_kernel_watches_silent_connections() -> None:
-    with socket.socket() as sock:
-        keep_alive(sock)
-
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0

@@ -53,6 +53,7 @@ def test_a_computer_without_layers_reads_pictures_where_that_is_much_sooner(
     assert not stage.embedding
     assert not stage.head
     assert viewing.ms == pytest.approx(600 + 30 + 80, abs=5)  # pixels there, and rows back
+    assert viewing.first_ms == pytest.approx(6000 + 30, abs=35)
     assert viewing.explanation == (
         "Pictures are read by Gamer: a large one in 0.7 s instead of 6.0 s."
     )

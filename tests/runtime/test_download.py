@@ -95,6 +95,39 @@ def test_nobody_who_answers_is_an_error_in_words(store, path) -> None:
         fetch(store, wheel_of(path, "http://127.0.0.1:9/torch.whl"))
 
 
+class Pauses(threading.Event):
+    """Notes for how long it is waited for, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout)
+        return self.is_set()
+
+
+def test_a_server_that_never_answered_is_tried_once_more_since_others_of_the_home_may_reach_it(
+    store, path
+) -> None:
+    pauses, nobody = Pauses(), wheel_of(path, "http://127.0.0.1:9/torch.whl")
+
+    with pytest.raises(OfflineError):
+        Internet(store).fetch(nobody, lambda *_: None, pauses)
+
+    assert pauses.seconds == [1.0]
+
+
+def test_a_server_that_answered_is_waited_for_half_a_minute(store, wheel, server) -> None:
+    pauses = Pauses()
+    server.statuses = [503] * 6
+
+    with pytest.raises(OfflineError):
+        Internet(store).fetch(wheel, lambda *_: None, pauses)
+
+    assert pauses.seconds == [1.0, 2.0, 4.0, 8.0, 16.0]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -13,6 +13,7 @@ from potluck.model.schemes import Cache
 from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import (
     LinkMeasured,
     Profile,
@@ -88,6 +89,8 @@ class FakeComputer:
         self.caches: list[Cache] = []  # the cache of each of these profiles
         self.errors: dict[str, list[BaseException]] = {}
         self.gates: dict[str, asyncio.Event] = {}
+        self.moves_caches = False
+        self.taken_over: list[TakeSessions] = []
         self.assigned: list[Assign] = []
         self.kept: list[Keep] = []
         self.expected: dict[NodeId, list[str]] = {}  # the digests expected of each worker
@@ -220,8 +223,14 @@ class FakeComputer:
         self.ranks.append(load.ranks)
         self.is_loaded = True
         return Capabilities(
-            cache_tokens=self.cache_tokens, is_exact_in_chunks=self.is_exact_in_chunks
+            cache_tokens=self.cache_tokens,
+            is_exact_in_chunks=self.is_exact_in_chunks,
+            moves_caches=self.moves_caches,
         )
+
+    async def take_sessions(self, message: TakeSessions) -> None:
+        await self._do("take_sessions")
+        self.taken_over.append(message)
 
     async def is_needed(self) -> None:
         await self._do("is_needed")

@@ -12,6 +12,7 @@ from potluck.cluster.processes.messages import (
     StageLoaded,
 )
 from potluck.store.registry import LocalModel
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import Profile, Profiled, StageTimes, SumsMeasured
 from potluck.wire.messages import Assign, DeviceInfo, HeldStage, RankPlace
 
@@ -27,11 +28,16 @@ class FakeEngine:
     def __init__(self, device: DeviceInfo = DEVICE) -> None:
         self.devices = (device,)
         self.loaded: LoadStage | None = None
+        self.summed: RankPlace | None = None  # the place of the last sums that were asked for
         self.gate: asyncio.Event | None = None
         self.error: Exception | None = None
         self.unloads = 0
         self.leaves_caches = False  # the last time
         self.profiled: list[str] = []  # the cache of each profile
+        self.taken_over: list[TakeSessions] = []
+
+    async def take_sessions(self, message: TakeSessions) -> None:
+        self.taken_over.append(message)
 
     async def profile(self, wanted: Profile) -> Profiled:
         self.profiled.append(wanted.cache)
@@ -75,6 +81,7 @@ class FakeEngine:
         return Held(home=stage.home, stage=held)
 
     async def measure_sums(self, home: str, ranks: RankPlace | None) -> SumsMeasured:
+        self.summed = ranks
         return SumsMeasured(activation_port=self.activation_port)
 
     async def measure(self, epoch: int, position: int) -> StageTimes:

@@ -1,7 +1,10 @@
 """Processes of a test that are forked from one that has imported their module: torch is most of their start.
 
-Everything else about them is as if they had been started: they are children of this process with an environment,
-streams and a status of their own. Linux only; elsewhere they are started, as are those of other modules.
+They are children of this process with an environment, streams, a folder and a status of their own. What differs from
+processes that are started: all forks of a server have one seed for the hashes of strings, so sets are in one order; and
+what Python or a library reads when it begins (`PYTHONHASHSEED`, `OMP_NUM_THREADS`, `MALLOC_ARENA_MAX`, …) is what the
+server had, whatever their environment says; so is their umask. What else `Popen` can do to a process is refused.
+Linux only; elsewhere they are started, as are those of other modules.
 """
 
 import ctypes
@@ -26,6 +29,13 @@ _ADOPT_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 # What libraries read when a process begins, as nodes give it (`cluster/processes/stage_process.py`).
 _READ_AT_ONCE = {"OMP_WAIT_POLICY": "PASSIVE", "MALLOC_ARENA_MAX": "1"}
 _ANSWER_S = 90.0  # importing torch on a busy computer
+
+
+# What `Popen` asks for that a fork does not do, with its values where nobody has asked.
+_NOT_DONE = {
+    "preexec_fn": None, "pass_fds": (), "umask": -1, "start_new_session": False, "process_group": -1,
+    "uid": None, "gid": None, "gids": None,
+}  # fmt: skip
 
 
 class ForkServer:
@@ -93,6 +103,10 @@ def forking(soon: Sequence[str], later: Sequence[str]) -> Iterator[None]:
             case _:
                 execute(process, *given)
                 return
+        if refused := [
+            name for name, usual in _NOT_DONE.items() if asked.get(name, usual) != usual
+        ]:
+            raise ValueError(f"a forked process does not have {', '.join(refused)}")
         environment = os.environ if asked["env"] is None else asked["env"]
         with lock:
             if (server := servers.get(module)) is None:

@@ -79,11 +79,13 @@ async def running(
 
 
 @asynccontextmanager
-async def paired(base: Path) -> AsyncGenerator[tuple[Node, Node], None]:
+async def paired(
+    base: Path, *, hand_over_s: float = 0.0
+) -> AsyncGenerator[tuple[Node, Node], None]:
     """Yield a desk, and a laptop that joined its home."""
     async with (
         running(folders_of(base, "Desk")) as desk,
-        running(folders_of(base, "Laptop")) as laptop,
+        running(folders_of(base, "Laptop"), hand_over_s=hand_over_s) as laptop,
     ):
         await laptop.backend.set_role(RoleRequest(worker=True))
         await join(desk, laptop)

@@ -110,6 +110,33 @@ def test_windows_tells_by_the_number_of_the_medium(monkeypatch: pytest.MonkeyPat
     }
 
 
+def test_a_system_that_was_too_slow_is_asked_again_after_a_pause_that_grows() -> None:
+    now, asked = 0.0, list[float]()
+
+    def ask(*_: str) -> str | None:
+        asked.append(now)
+        return None if len(asked) < 4 else "9 WLAN\r\n"
+
+    looks = Media("win32", ask=ask, clock=lambda: now)
+    for second in range(0, 200, 2):
+        now = float(second)
+        kind = looks.look(("WLAN",))["WLAN"].kind
+        assert kind == ("wifi" if len(asked) == 4 else "")
+    assert asked == [0, 10, 30, 70]
+
+
+def test_a_bridge_that_goes_while_it_is_looked_at_is_nothing(
+    tmp_path: Path, interface: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interface("br0", "lower_eth0")
+
+    def gone(_path: Path, _pattern: str) -> None:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "glob", gone)
+    assert linux(tmp_path, "br0") == [Medium()]
+
+
 @pytest.mark.parametrize("system", ["darwin", "win32", "freebsd14"])
 def test_a_system_that_says_nothing_is_believed(system: str) -> None:
     assert Media(system, ask=lambda *_: None).look(("en0",)) == {"en0": Medium()}

@@ -45,6 +45,7 @@ class ComputerCard(NamedTuple):
     limit: float  # share of its memory that it lends at most
     lends: int  # bytes that it lends at most
     link: str
+    medium: str  # what the link goes over
     holds: str  # which layers, and which spare copies
     detail: str  # a sentence in place of the figures
     receiving: str  # "1.2 of 3.4 GB · 420 Mbit/s · 20 s left", while it receives
@@ -132,6 +133,7 @@ def _computer_card(state: ClusterState, computer: Computer) -> ComputerCard:
         limit=lends / total if total else 0.0,
         lends=lends,
         link=_link(computer),
+        medium=wording.medium_line(computer.medium),
         holds=_holds(computer),
         detail=(computer.detail or "") if computer.state in _EXPLAINED else "",
         receiving=receiving,

@@ -21,6 +21,12 @@ RULES: Final[tuple[tuple[Rule, str], ...]] = (
     ("heat", "While the processor is too hot"),
     ("activity", "While somebody uses keyboard or mouse"),
 )
+_COMES: Final = {  # by whether it reads pictures
+    ("receiving", False): "Receiving layers",
+    ("receiving", True): "Receiving the part that reads pictures",
+    ("loading", False): "Loading layers",
+    ("loading", True): "Loading the part that reads pictures",
+}
 FREE_MEMORY: Final = "Gives the memory back at once, and pauses for an hour or until you resume."
 
 
@@ -59,7 +65,7 @@ def lend_view(state: ClusterState) -> LendView:
     if state.node.lent_to:
         names = wording.listing(state.node.lent_to)
         if me is not None and me.state in ("receiving", "loading"):
-            what = "Receiving layers" if me.state == "receiving" else "Loading layers"
+            what = _COMES[me.state, state.node.lent_as == "tower"]
             share = f" · {wording.percent(me.progress)}" if me.progress is not None else ""
             return LendView("heart", "accent", f"Helping {names}", what + share)
         text, short = _computes(state, me)
@@ -75,6 +81,11 @@ def lend_view(state: ClusterState) -> LendView:
 
 def _computes(state: ClusterState, me: Computer | None) -> tuple[str, str]:
     """What this computer does for each word of an answer there: as a sentence, and in few words."""
+    # A main computer that is older does not say which model it is.
+    model = wording.model_name(state.node.lent_model) if state.node.lent_model else ""
+    named = model or "the model"
+    if state.node.lent_as == "tower":
+        return f"It reads pictures for {named}. Other computers compute the layers.", "Pictures"
     if me is None or me.layers is None:
         return "It is ready, and computes nothing just now.", "Ready"
     count, of = state.node.lent_layers, state.node.lent_of
@@ -83,9 +94,6 @@ def _computes(state: ClusterState, me: Computer | None) -> tuple[str, str]:
     short = wording.plural(count, "layer", "layers")
     if not of:
         return short, short
-    # A main computer that is older does not say which model it is.
-    model = wording.model_name(state.node.lent_model) if state.node.lent_model else ""
-    named = model or "the model"
     if not count:
         text = f"It holds the vocabulary of {named}. Other computers compute the layers."
         return text, "Vocabulary"

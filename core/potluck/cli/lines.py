@@ -6,7 +6,6 @@ text as one message.
 '''
 
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from potluck.cli.printing import say
 from potluck.errors import UsageError
 from potluck.reasons import reason
 from potluck.settings import make_private
+from potluck.system.terminals import editor
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer
@@ -163,20 +163,23 @@ def edited(text: str) -> str:
     Raises:
         UsageError: there is no editor, or it failed.
     """
-    default = "notepad" if sys.platform == "win32" else "vi"
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or default
+    try:
+        words = editor(os.environ)
+    except ValueError as error:
+        raise UsageError(
+            f"The variable VISUAL or EDITOR cannot be read ({error}). Name the editor in it as in a terminal."
+        ) from None
     descriptor, name = tempfile.mkstemp(suffix=".md")  # only its owner can read it
     file = Path(name)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
-        words = shlex.split(editor, posix=sys.platform != "win32")
         try:
             subprocess.run([*words, name], check=True)  # noqa: S603 - the person's own editor
         except (OSError, subprocess.CalledProcessError) as error:
             why = reason(error) if isinstance(error, OSError) else f"status {error.returncode}"
             raise UsageError(
-                f"The editor {editor} failed ({why}). Name another one in the variable EDITOR."
+                f"The editor {' '.join(words)} failed ({why}). Name another one in the variable EDITOR."
             ) from None
         return file.read_text("utf-8", errors="replace").strip()
     finally:

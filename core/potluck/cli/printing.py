@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from potluck.cli.markdown import DIM, Span
+from potluck.system.terminals import shows_styles
 from potluck.wire.fields import printable
 
 
@@ -52,7 +53,4 @@ def _write(stream: TextIO, text: str, end: str, style: str = "") -> None:
 
 def has_styles(stream: TextIO) -> bool:
     """Return whether the stream is a terminal that shows styles, and the person wants them (no-color.org)."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
-        return False
-    # An old console of Windows would print the escape sequences.
-    return sys.platform != "win32" or "WT_SESSION" in os.environ or "TERM" in os.environ
+    return stream.isatty() and shows_styles(os.environ)

@@ -11,6 +11,7 @@ import msgspec
 from potluck.errors import UsageError
 from potluck.launch import find_or_start
 from potluck.settings import HOME_VARIABLE, Folders, load_settings, save_settings
+from potluck.system.terminals import has_screen
 
 
 def window(options: argparse.Namespace) -> int:
@@ -34,9 +35,7 @@ def window(options: argparse.Namespace) -> int:
 
 
 def _check_display() -> None:
-    if not sys.platform.startswith("linux") or os.environ.get("QT_QPA_PLATFORM"):
-        return
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+    if not has_screen(os.environ):
         raise UsageError(
             "There is no screen here to open the window on."
             " Try `potluck demo`, or `potluck --help` for what works in a terminal."

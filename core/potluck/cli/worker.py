@@ -189,8 +189,7 @@ def _answer(client: Client, pairing: Pairing) -> None:
 def _status_line(state: ClusterState) -> str:
     me = state.me
     share = f", {me.progress:.0%}" if me is not None and me.progress is not None else ""
-    ranges = me.ranges or ((me.layers,) if me.layers else ()) if me is not None else ()
-    held = f" {' and '.join(layers(*each) for each in ranges)}" if ranges else ""
+    held = _held(state)
     if state.node.paused:
         return f"{paused_line(state.node.paused_until)}. `potluck resume` ends the pause."
     if state.node.withheld is not None:
@@ -208,3 +207,14 @@ def _status_line(state: ClusterState) -> str:
             return f"Helping {lent}:{held}."
         case _:
             return f"Connected with {lent}."
+
+
+def _held(state: ClusterState) -> str:
+    """What this computer computes, with a space before it; empty: nothing."""
+    me = state.me
+    if me is not None and state.node.lent_as == "tower":
+        return " the part that reads pictures"
+    if me is None or me.layers is None:
+        return ""
+    ranges = [each for each in me.ranges or (me.layers,) if each[1] > each[0]]
+    return f" {' and '.join(layers(*each) for each in ranges) or 'the vocabulary'}"

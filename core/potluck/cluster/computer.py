@@ -14,6 +14,7 @@ from potluck.ids import Digest, NodeId
 from potluck.net.reactor import Reactor
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import (
     LinkMeasured,
     Profile,
@@ -47,6 +48,7 @@ class Patience:
     load_s: float = 6 * 3600.0  # a load that is stuck is ended by `load_silence_s`
     load_silence_s: float = 60.0  # a worker reports its progress all the time while it loads
     unload_s: float = 15.0
+    take_sessions_s: float = 8.0  # more than the worker gives its stage process
     take_over_s: float = 15.0  # it writes a few files
     follow_s: float = 60.0  # it pairs with another computer by token
 
@@ -187,6 +189,10 @@ class Computer(Protocol):
 
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         """Time the parts of one token on a loaded stage."""
+        ...
+
+    async def take_sessions(self, message: TakeSessions) -> None:
+        """Have a loaded stage go on with the sessions of another plan, which ends."""
         ...
 
     async def is_needed(self) -> None:

@@ -81,7 +81,7 @@ class ComputerViews:
         if worker.reason is not None:
             state = "paused"
         elif (lease := worker.lease) is not None and not layers:
-            layers = (lease.layers,)
+            layers = ranges_of(() if lease.layers is None else (lease.layers,))
             state, progress = _borrowed(lease)
         return schema.Computer(
             node_id=local.node_id,
@@ -191,7 +191,7 @@ class ComputerViews:
             phase = other.phase if other.pipeline is None else "ready"
         if not tasks:
             return "ready", None, ()
-        layers = ranges_of(task.assign.layers for task in tasks)
+        layers = ranges_of(task.assign.layers for task in tasks if not task.assign.tower)
         moved = moved_by(tasks)
         if phase == "streaming" and moved.sent < moved.total:
             return "receiving", moved.sent / moved.total, layers
@@ -203,9 +203,13 @@ class ComputerViews:
 
 
 def ranges_of(layers: Iterable[tuple[int, int]]) -> Ranges:
-    """The ranges of layers, of which those are one that follow each other, or are the same."""
+    """The ranges of layers, of which those are one that follow each other, or are the same.
+
+    An empty one, of the vocabulary alone, is left out beside others.
+    """
+    ordered = sorted(layers)
     ranges: list[tuple[int, int]] = []
-    for start, stop in sorted(layers):
+    for start, stop in [each for each in ordered if each[1] > each[0]] or ordered:
         if ranges and start <= ranges[-1][1]:
             ranges[-1] = ranges[-1][0], max(stop, ranges[-1][1])
         else:

@@ -54,6 +54,7 @@ from potluck.net.discovery import Discovery
 from potluck.net.identity import Identity
 from potluck.net.interfaces import ChosenInterfaces, own_interfaces
 from potluck.net.link import Link
+from potluck.net.peer_link import open_links
 from potluck.net.transport import DEFAULT_PORT, Listener, identify
 from potluck.program_keys import ProgramKeys
 from potluck.runtime.choice import locks_folder
@@ -230,10 +231,8 @@ class NodeParts:
             discovery=self.discovery,
             presence=self.presence,
             lending=self.lending,
-            links=lambda: (
-                *self.links.masters(),
-                *(computer.link for computer in self.membership.connected()),
-            ),
+            links=lambda: open_links(self.identity),
+            stages=self.processes.running,
             events=self.events,
         )
         local = LocalComputer(

@@ -9,6 +9,7 @@ from potluck.api.values import network as schema
 from potluck.api.values.network import Medium
 from potluck.cluster.events import Events, Notice
 from potluck.cluster.presence import Presence
+from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.worker.lending import LendingSettings
 from potluck.errors import UsageError
 from potluck.net.discovery import Discovery
@@ -21,8 +22,10 @@ from potluck.net.interfaces import (
 )
 from potluck.net.link import Link
 from potluck.net.listener import Listener
+from potluck.net.peer_link import PeerLink, end_avoided
 from potluck.system.media import Media
 from potluck.system.media import Medium as SeenMedium
+from potluck.tasks import every
 
 _PREFERRED: Final[tuple[schema.MediumKind, ...]] = ("cable", "wifi", "vpn", "virtual", "")
 LOOK_S: Final = 3.0  # between two looks at what the interfaces are
@@ -37,7 +40,8 @@ class OwnNetwork:
         discovery: finds them.
         presence: says where this computer is.
         lending: keeps the settings.
-        links: the control connections with other computers.
+        links: all connections with other computers, of whatever purpose.
+        stages: the stage processes, which have connections of their own.
         events: receives `Notice`, and a change of what clients are shown.
         media: looks at what the interfaces are.
     """
@@ -50,7 +54,8 @@ class OwnNetwork:
         discovery: Discovery,
         presence: Presence,
         lending: LendingSettings,
-        links: Callable[[], Iterable[Link]],
+        links: Callable[[], Iterable[PeerLink]],
+        stages: Callable[[], Iterable[StageHandle]],
         events: Events,
         media: Media | None = None,
     ) -> None:
@@ -59,9 +64,10 @@ class OwnNetwork:
         self._discovery = discovery
         self._presence = presence
         self._lending = lending
-        self._links = links
+        self._links, self._stages = links, stages
         self._events = events
         self._media = media if media is not None else Media()
+        self._own = interfaces()  # as it was seen last
         self._seen: Mapping[str, SeenMedium] = {}
         self._missing: tuple[str, ...] = ()
         self._port_problem: str | None = None
@@ -95,16 +101,18 @@ class OwnNetwork:
             self._lending.keep(interfaces=tuple(dict.fromkeys(request.interfaces)))
             self._interfaces.names = self._lending.saved.interfaces
             await self._discovery.refresh()
-            own = self._interfaces()
+            own = self._own = self._interfaces()
             self._end_avoided(own)
             self._missing = self._interfaces.missing(own)
         self._events.changed()
 
     def _end_avoided(self, own: frozenset[Interface]) -> None:
-        """End the connections in networks that are not used: each end finds the other one in those that are."""
-        for link in tuple(self._links()):
-            if is_avoided(link.remote.host, own):
-                link.close("It uses another network now.")
+        """End the connections in networks that are not used, those of the stage processes as well."""
+        if all(i.is_used for i in own):
+            return
+        end_avoided(self._links(), own)
+        for stage in self._stages():
+            stage.end_links(own)
 
     async def _move(self, port: int) -> None:
         if 0 < port < schema.LOWEST_PORT:
@@ -117,34 +125,32 @@ class OwnNetwork:
         self._lending.keep(port=port or None)
 
     def is_closed_at(self, host: str) -> bool:
-        """Whether an address of this computer belongs to a network that is not used."""
+        """Whether an address of this computer belongs to a network that is not used, as was seen last."""
         if not self._interfaces.names:
             return False
         ip = ipaddress.ip_address(host.partition("%")[0])
-        same = [i for i in self._interfaces() if i.ip == ip]
+        same = [i for i in self._own if i.ip == ip]
         return bool(same) and not any(i.is_used for i in same)
 
     def avoids(self, host: str) -> bool:
-        """Whether nobody is to be dialled at an address: it is in a network that is not used."""
-        return bool(self._interfaces.names) and is_avoided(host, self._interfaces())
+        """Whether nobody is to be dialled at an address: it is in a network that is not used, as was seen last."""
+        return bool(self._interfaces.names) and is_avoided(host, self._own)
 
     # --- what is seen
 
     async def run(self) -> None:
         """See what the interfaces are, and say so when a chosen one goes, until it is cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(LOOK_S)
+        await every(LOOK_S, self.look, what="looking at the networks", at_once=True)
 
     async def look(self) -> None:
         """Look once."""
-        own = self._interfaces()
+        own = self._own = self._interfaces()
         missing, names = self._interfaces.missing(own), {i.name for i in own}
         seen = await asyncio.to_thread(self._media.look, names)
         if missing and missing != self._missing and missing == self._interfaces.names:
             text = f"{' and '.join(missing)} is not there now. Until it is back, Potluck uses every network."
             self._events.publish(Notice(level="warning", text=text))
-        self._end_avoided(own)  # a chosen network may be back
+        self._end_avoided(self._own)  # a network may be back, or another one chosen meanwhile
         if (seen, missing) != (self._seen, self._missing):
             self._seen, self._missing = seen, missing
             self._events.changed()

@@ -33,15 +33,23 @@ _WITHOUT_PLAN = ("hashing", "waiting", "planning")
 
 
 def plan_view(
-    planned: Planned, *, epoch: int, replicas: Sequence[Planned] | None = None
+    planned: Planned,
+    *,
+    epoch: int,
+    replicas: Sequence[Planned] | None = None,
+    is_viewed: bool = True,
 ) -> PlanView:
-    """Convert a plan. Epoch 0 means that it is not in force. `replicas`: the other ones now; None: as planned."""
+    """Convert a plan. Epoch 0 means that it is not in force.
+
+    `replicas`: the other ones now; None: as planned. `is_viewed`: whether the one that is to read pictures does.
+    """
     plan = planned.plan
     others = [p.plan for p in replicas] if replicas is not None else planned.replicas
     together = planned.together_tokens_per_s if replicas is None else None
     held = explain_replicas((plan, *others), together) if others else ""
     reads = "" if planned.reading is None else planned.reading.explanation
-    views = "" if planned.viewing is None else planned.viewing.explanation
+    viewing = planned.viewing if is_viewed else None
+    views = "" if viewing is None else viewing.explanation
     return PlanView(
         model_id=planned.model.manifest.model_id,
         model=planned.model.name,
@@ -97,9 +105,16 @@ def _stages(planned: Planned) -> tuple[StageView, ...]:
     )
 
 
-def deployment_plan(deployment: Deployment, replicas: Sequence[Planned] | None = None) -> PlanView:
-    """The plan that is in force or being put into force. `replicas`: the other ones now; None: as planned."""
-    view = plan_view(deployment.planned, epoch=deployment.epoch, replicas=replicas)
+def deployment_plan(
+    deployment: Deployment,
+    replicas: Sequence[Planned] | None = None,
+    *,
+    is_viewed: bool = True,
+) -> PlanView:
+    """The plan that is in force or being put into force; the others as of `plan_view`."""
+    view = plan_view(
+        deployment.planned, epoch=deployment.epoch, replicas=replicas, is_viewed=is_viewed
+    )
     return msgspec.structs.replace(
         view, explanation="\n".join(filter(None, (view.explanation, *deployment.notes)))
     )
@@ -190,7 +205,11 @@ def model_state(master: Master, tokens_per_s: float | None) -> schema.ModelState
         message=message,
         progress=load_fraction(state, deployment) if phase != "none" else None,
         tokens_per_s=tokens_per_s,
-        plan=None if deployment is None else deployment_plan(deployment, master.replicas.planned),
+        plan=None
+        if deployment is None
+        else deployment_plan(
+            deployment, master.replicas.planned, is_viewed=master.viewers.is_ready
+        ),
         context=planned.context if planned is not None else 0,
         answering=turns.running if turns is not None else 0,
         waiting=waiting,

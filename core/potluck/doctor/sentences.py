@@ -69,7 +69,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
         "Use another network, or limit how fast weights are sent.",
     ),
     "network_chosen": Template(
-        "network", "ok", "Potluck uses {adapters} alone, as you have chosen in the settings."
+        "network",
+        "ok",
+        "Potluck uses the network of {adapters} alone, as you have chosen in the settings.",
     ),
     "network_chosen_gone": Template(
         "network",

@@ -196,11 +196,12 @@ class StageSessions:
         if position != cache.length:
             raise need_replay(cache.length, position)
         self._bounds.check_context(end + 1)
-        moved = bytes_moved(self.caches, position, end)
+        owned = [self.caches[owner] for owner in sorted(set(self.cache_owners))]
+        moved = bytes_moved(owned, position, end)
         if moved > MOST_MOVED_BYTES:
             raise beyond_one_transfer(moved)
         self._choose_rope(known, position, end + 1)
-        apart = bytes_apart(self.caches, position, end)
+        apart = bytes_apart(owned, position, end)
         if not evicts and not self._pool.fits(session, end + 1, apart):
             raise OutOfMemoryError(
                 f"There is no room for a conversation of {end} tokens beside the others here."

@@ -296,6 +296,10 @@ class Identity:
         """Call `watcher.trust_changed` when a home is left or a node revoked. Held weakly."""
         self._watchers.add(watcher)
 
+    def watching(self) -> "list[TrustWatcher]":
+        """What watches, and is in use still: every open connection of this process, and more."""
+        return list(self._watchers)
+
     def sign(self, data: bytes) -> bytes:
         """Sign with ECDSA and this node's key, for pairing."""
         return self._key.sign(data, ec.ECDSA(hashes.SHA256()))
@@ -401,7 +405,7 @@ class Identity:
     def _trust_changed(self) -> None:
         for home_id in self._contexts.keys() - self._homes.keys():
             del self._contexts[home_id]
-        for watcher in list(self._watchers):
+        for watcher in self.watching():
             watcher.trust_changed()
 
 

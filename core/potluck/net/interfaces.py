@@ -9,8 +9,7 @@ nobody is dialled in their networks.
 
 import ipaddress
 import socket
-import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -18,6 +17,7 @@ from typing import Final, TypeAlias
 import ifaddr
 import psutil
 
+from potluck.system.networks import names_of_addresses
 from potluck.wire.messages import MAX_ADDRESSES, Address
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -75,7 +75,7 @@ Interfaces: TypeAlias = Callable[[], frozenset[Interface]]
 def own_interfaces() -> frozenset[Interface]:
     """The interfaces that this computer has now, with the addresses that can be used already."""
     found: set[Interface] = set()
-    names = _names_on_windows()
+    names = names_of_addresses()  # `ifaddr` knows how makers call them on Windows
     for adapter in ifaddr.get_adapters():
         virtual = is_virtual(adapter.name) or is_virtual(adapter.nice_name)
         for ip in adapter.ips:
@@ -84,17 +84,6 @@ def own_interfaces() -> frozenset[Interface]:
                 name = names.get(address, adapter.nice_name)
                 found.add(Interface(address, ip.network_prefix, adapter.index or 0, virtual, name))
     return frozenset(found)
-
-
-def _names_on_windows() -> Mapping[str, str]:
-    """The name of the interface of each address. `ifaddr` knows how their makers call them there."""
-    if sys.platform != "win32":
-        return {}
-    return {
-        address.address.partition("%")[0]: name
-        for name, addresses in psutil.net_if_addrs().items()
-        for address in addresses
-    }
 
 
 def unplugged() -> Collection[str]:

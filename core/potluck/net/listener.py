@@ -10,7 +10,6 @@ import ipaddress
 import logging
 import socket
 import ssl
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeAlias
@@ -24,6 +23,7 @@ from potluck.net.pairing_link import PairingLink
 from potluck.net.secure_socket import SecureSocket, address_of
 from potluck.net.stream import Stream
 from potluck.reasons import reason
+from potluck.sockets import own_port
 from potluck.tasks import TaskSet, end
 from potluck.wire.connection import Connection, Side
 from potluck.wire.frame import encode
@@ -164,15 +164,15 @@ class Listener(Generic[MemberLink]):
                 await asyncio.sleep(0.1)
                 continue
             is_failing = False
-            if self._is_refused(accepted):
-                accepted.close()
-                continue
             key = client_key(address_of(name).host)
             if (
                 self._unauthenticated.total() >= MAX_UNAUTHENTICATED
                 or self._unauthenticated[key] >= self._strangers_per_address
             ):
                 logger.debug("too many connections that do not say who they are address=%s", key)
+                accepted.close()
+                continue
+            if self._is_refused(accepted):
                 accepted.close()
                 continue
             self._unauthenticated[key] += 1
@@ -342,10 +342,7 @@ def _bind(host: str, port: int) -> list[socket.socket]:
 def _listen(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if sys.platform == "win32":  # there, REUSEADDR would let other programs take over the port
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-        else:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        own_port(listening)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind((host, port))

@@ -1,8 +1,11 @@
 """What both kinds of links, `Link` and `StepLink`, know of their peer."""
 
+from collections.abc import Collection, Iterable, Iterator
+
 from potluck.errors import PeerLostError, PotluckError, RemoteProtocolError
 from potluck.ids import HomeId, Role
 from potluck.net.identity import Identity, PeerIdentity
+from potluck.net.interfaces import Interface, is_avoided
 from potluck.net.limits import LinkLimits
 from potluck.wire.connection import Connection
 from potluck.wire.messages import Address, NodeInfo, Purpose
@@ -56,6 +59,10 @@ class PeerLink:
     def is_closed(self) -> bool:
         return self._error is not None
 
+    def close(self, reason: str = "") -> None:
+        """Say goodbye and end the connection."""
+        raise NotImplementedError
+
     def _count_answers(self, answers: int, *, is_read: bool) -> None:
         """Count the answers of the connection itself that the peer does not read.
 
@@ -68,6 +75,20 @@ class PeerLink:
         self._unread_answers = 0 if is_read else self._unread_answers + answers
         if self._unread_answers > self._limits.unread_answers:
             raise RemoteProtocolError("The other computer asks and does not read the answers.")
+
+
+def open_links(identity: Identity) -> Iterator[PeerLink]:
+    """All open connections of this process with members of the identity's homes, of whatever purpose."""
+    for each in identity.watching():
+        if isinstance(each, PeerLink) and not each.is_closed:
+            yield each
+
+
+def end_avoided(links: Iterable[PeerLink], own: Collection[Interface]) -> None:
+    """End the connections in networks that are not used: each end finds the other one in those that are."""
+    for link in tuple(links):
+        if is_avoided(link.remote.host, own):
+            link.close("It uses another network now.")
 
 
 def fresh(error: PotluckError) -> PeerLostError:

@@ -7,13 +7,13 @@ thread-safe: its owner has a lock, or is an event loop.
 import asyncio
 import socket
 import ssl
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
 
+from potluck.sockets import keep_alive, wake_at
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Address
 
@@ -21,13 +21,6 @@ _READ_BYTES = 256 << 10  # that one system call reads at most; a decode step has
 _WRITE_BYTES = 256 << 10  # encrypted at once, while the kernel sends what came before
 _RECORD_BYTES = 16 << 10  # the largest TLS record
 _OVERHEAD_BYTES = 1 << 10  # that TLS adds to a record, and more
-_CAN_WAIT_FOR_MANY = sys.platform == "linux"  # others may wait for ever for more than they buffer
-_KEEP_ALIVE = {  # after 15 s of silence, lost within another 15 s; systems have some of these
-    "TCP_KEEPIDLE": 15,  # s
-    "TCP_KEEPALIVE": 15,  # s; macOS's name for TCP_KEEPIDLE
-    "TCP_KEEPINTVL": 5,  # s
-    "TCP_KEEPCNT": 3,
-}
 
 
 class SecureSocket:
@@ -119,8 +112,8 @@ class SecureSocket:
         self._incoming.write(self._scratch[:count])
 
     def _wake_at(self, count: int) -> None:
-        if _CAN_WAIT_FOR_MANY and count != self._wakes_at:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+        if count != self._wakes_at:
+            wake_at(self._socket, count)
             self._wakes_at = count
 
     async def flush(self) -> None:
@@ -280,18 +273,6 @@ async def _connected(address: Address) -> socket.socket:
         else:
             return sock
     raise error
-
-
-def keep_alive(sock: socket.socket) -> None:
-    """Let the kernel end a connection whose peer vanished without closing it.
-
-    Control connections have heartbeats, which are faster; other connections may be silent for
-    hours.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE.items():
-        if (option := getattr(socket, name, None)) is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def octets(buffer: Buffer) -> Buffer:

@@ -24,11 +24,13 @@ class Viewing:
     Attributes:
         plan: of the one stage that does it.
         ms: of a large picture, until its rows are at the first stage.
+        first_ms: of the same one, read by the first stage itself.
         explanation: a sentence for people.
     """
 
     plan: Plan
     ms: float
+    first_ms: float
     explanation: str
 
 
@@ -83,6 +85,7 @@ def find_viewing(
     return Viewing(
         plan=_plan_of(shape, best, ms(best)),
         ms=ms(best),
+        first_ms=first_ms,
         explanation=f"Pictures are read by {name}: a large one in {seconds(ms(best))} instead of {seconds(first_ms)}.",
     )
 

@@ -22,6 +22,7 @@ from potluck.store.chunks import ChunkStore
 
 logger = logging.getLogger(__name__)
 
+_CONNECT_S: Final = 10.0  # until an address counts as out of reach
 _SHOWN: Final = 200  # characters of what a library says
 _PARTIAL: Final = 206
 _WHOLE: Final = 200
@@ -39,11 +40,14 @@ class Patience:
     Attributes:
         silent_s: without a byte, until a connection counts as broken.
         attempts: in a row without a byte.
+        first_attempts: in a row, if the server has not answered once: this computer may have no Internet, and others of
+            its home wait to be asked.
         pause_s: between two of them, doubled each time.
     """
 
     silent_s: float = 30.0
     attempts: int = 5
+    first_attempts: int = 1
     pause_s: float = 1.0
 
 
@@ -108,7 +112,7 @@ def open_client(silent_s: float) -> httpx.Client:
         return httpx.Client(
             follow_redirects=True,
             max_redirects=10,
-            timeout=silent_s,
+            timeout=httpx.Timeout(silent_s, connect=min(silent_s, _CONNECT_S)),
             headers={"Accept-Encoding": "identity", "User-Agent": f"potluck/{__version__}"},
         )
     except (ImportError, ValueError, OSError, httpx.InvalidURL) as error:
@@ -135,6 +139,7 @@ class _Fetch:
         self._client, self._store, self._wheel = client, store, wheel
         self._arrived, self._stopped = arrived, stopped
         self._came = 0  # bytes
+        self._is_reached = False  # the server has answered
         self._url: str | None = None
 
     def run(self, index: str | None, patience: Patience) -> int:
@@ -149,7 +154,7 @@ class _Fetch:
             except (httpx.TransportError, httpx.TooManyRedirects, _BusyError) as error:
                 logger.info("download cut file=%s: %s", self._wheel.filename, error)
             failures += 1
-            if failures > patience.attempts:
+            if failures > (patience.attempts if self._is_reached else patience.first_attempts):
                 raise OfflineError(
                     f"{_host(self._url or index)} does not send {self._wheel.filename}. Check the Internet connection and try"
                     " again; what is here is kept."
@@ -169,12 +174,14 @@ class _Fetch:
             raise HubError(f"This release does not say where {wheel.filename} is on the Internet.")
         if (url := address_in(self._client, index, wheel)) is None:
             raise HubError(f"{_host(index)} does not have {wheel.filename}.")
+        self._is_reached = True
         return url
 
     def _stream(self, url: str, here: int) -> None:
         """Add what the server sends from the bytes on that are here."""
         headers = {"Range": f"bytes={here}-"} if here else {}
         with self._client.stream("GET", url, headers=headers) as response:
+            self._is_reached = True
             self._check(response)
             if here and response.status_code == _WRONG_RANGE:
                 self._store.discard(self._wheel.digest)

@@ -8,11 +8,9 @@ import base64
 import csv
 import hashlib
 import io
-import os
 import shutil
 import stat
 import struct
-import sys
 import threading
 import zipfile
 import zlib
@@ -23,6 +21,7 @@ from typing import Final
 from potluck.errors import DiskFullError, IntegrityError, StoreError, format_bytes
 from potluck.reasons import reason
 from potluck.runtime.stopping import go_on
+from potluck.system.durable import keep_all, keep_file
 from potluck.system.paths import of_any_length
 
 MOST_FILES: Final = 100_000  # torch has 13,000
@@ -84,8 +83,7 @@ def unpack(wheel: Path, into: Path, mark: str, stopped: threading.Event | None =
             _check_room(into, sum(member.nbytes for member in members))
             for member in members:
                 _write(archive, member, stopped)
-        if sys.platform == "linux":
-            os.sync()  # the mark must not outlive a power cut that the files do not; once for all of them
+        keep_all()  # the mark must not outlive a power cut that the files do not
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
     except _DAMAGED as error:
@@ -184,14 +182,12 @@ def _write(archive: zipfile.ZipFile, member: _Member, stopped: threading.Event) 
                 break
             sha.update(piece)
             out.write(piece)
-        if sys.platform != "linux":  # there, `sync` does not wait, or is none
-            out.flush()
-            os.fsync(out.fileno())
+        keep_file(out)
     found = base64.urlsafe_b64encode(sha.digest()).decode().rstrip("=")
     if count != member.nbytes or found != member.sha256.rstrip("="):
         member.to.unlink()
         raise _bad(f"has other bytes in {member.info.filename[:200]!r} than its list says")
-    if (member.info.external_attr >> 16) & 0o111 and os.name == "posix":
+    if (member.info.external_attr >> 16) & 0o111:
         member.to.chmod(0o755)
 
 

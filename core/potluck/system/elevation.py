@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, TypeAlias
 
@@ -16,13 +17,19 @@ from potluck.system.starting import hidden
 
 WAIT_S: Final = 180.0  # for a person who looks for the password
 _REFUSED: Final = (126, 127)  # pkexec: the person went away from the question, or may not
+_NOBODY_ASKS: Final = (
+    b"No authentication agent"  # pkexec, with 127: no program of the desktop shows the question
+)
+_MOST_BYTES: Final = 1 << 16
 
 Outcome: TypeAlias = Literal[
     "done",
     "refused",  # nobody allowed it
+    "unasked",  # this system has no way to ask
     "failed",  # it was allowed, and the program did not do it
+    "unknown",  # it has not ended in time
 ]
-Run: TypeAlias = Callable[..., "subprocess.CompletedProcess[bytes]"]
+Start: TypeAlias = Callable[..., "subprocess.Popen[bytes]"]
 
 
 def asking(command: str, *, system: str = sys.platform) -> Sequence[str] | None:
@@ -43,7 +50,10 @@ def asking(command: str, *, system: str = sys.platform) -> Sequence[str] | None:
         return _by_uac(lines(firewall, port)[0])
     if system != "linux" or (pkexec := shutil.which("pkexec")) is None:
         return None
-    return [pkexec, "/bin/sh", "-c", " && ".join(lines(firewall, port))]
+    # Its own agent would ask at the terminal that the window was started from, where nobody looks. What the shell
+    # says of a program that is not there, 127, must not be taken for pkexec's.
+    script = " && ".join(lines(firewall, port)) + " || exit 1"
+    return [pkexec, "--disable-internal-agent", "/bin/sh", "-c", script]
 
 
 def _by_uac(line: str) -> Sequence[str]:
@@ -65,21 +75,28 @@ def shown(words: Sequence[str]) -> str:
     return shlex.join(words) if words[0] != "powershell" else " ".join(words)
 
 
-def run(words: Sequence[str], *, start: Run = subprocess.run) -> Outcome:
-    """Run what `asking` returned, and wait for the person. It blocks."""
-    try:
-        done = start(
-            list(words),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=WAIT_S,
-            check=False,
-            creationflags=hidden(),
-        )
-    except subprocess.TimeoutExpired:
-        return "refused"
-    except OSError:
-        return "failed"
-    if done.returncode == 0:
-        return "done"
-    return "refused" if done.returncode in _REFUSED else "failed"
+def run(
+    words: Sequence[str], *, start: Start = subprocess.Popen, wait_s: float = WAIT_S
+) -> Outcome:
+    """Run what `asking` returned, and wait for the person, for at most `wait_s`. It blocks.
+
+    What has not ended then is left alone: it may be root's, which nobody else can end.
+    """
+    with tempfile.TemporaryFile() as said:  # no pipe, whose end would end what goes on
+        try:
+            asked = start(
+                list(words),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                creationflags=hidden(),
+            )
+            status = asked.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return "unknown"
+        except OSError:
+            return "failed"
+        said.seek(0)
+        if status in _REFUSED:
+            return "unasked" if _NOBODY_ASKS in said.read(_MOST_BYTES) else "refused"
+        return "done" if status == 0 else "failed"

@@ -5,7 +5,8 @@ The rate of Wi-Fi is not told: it changes every second, and says little of what 
 
 import re
 import sys
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -18,6 +19,9 @@ Kind: TypeAlias = Literal["wifi", "cable", ""]
 _ETHERNET: Final = "1"  # ARPHRD_ETHER
 _WIFI_MEDIA, _CABLE_MEDIA = ("1", "9"), ("14",)  # NDIS_PHYSICAL_MEDIUM
 _ADAPTERS: Final = 'Get-NetAdapter|%{"$([int]$_.NdisPhysicalMedium) $($_.Name)"}'
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0  # until a program that was too slow is asked again
 
 
 class Medium(NamedTuple):
@@ -34,6 +38,7 @@ class Media:
         system: as `sys.platform`.
         ask: runs a program of the system.
         folder: where Linux describes its interfaces.
+        clock: seconds.
     """
 
     def __init__(
@@ -42,27 +47,42 @@ class Media:
         *,
         ask: Ask = ask,
         folder: Path = Path("/sys/class/net"),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._system = system
         self._ask = ask
         self._folder = folder
-        self._asked: tuple[frozenset[str], Mapping[str, Kind]] = frozenset(), {}
+        self._clock = clock
+        self._names: frozenset[str] = frozenset()  # that the system was asked for
+        self._kinds: Mapping[str, Kind] = {}
+        self._pause_s = _FIRST_PAUSE_S
+        self._again_at: float | None = None  # None: it has answered
 
     def look(self, names: Collection[str]) -> Mapping[str, Medium]:
-        """What these interfaces are. It may block: programs are asked when there are others than before."""
+        """What these interfaces are. It may block: programs are asked when there are others than before.
+
+        One that does not answer is asked again, after a pause that grows.
+        """
         if self._system == "linux":
             return {name: linux_medium(name, self._folder) for name in names}
-        if self._asked[0] != frozenset(names):
-            self._asked = frozenset(names), self._kinds()
-        kinds, speeds = self._asked[1], _speeds()
+        self._ask_for(frozenset(names))
+        kinds, speeds = self._kinds, _speeds()
         return {name: _medium(kinds.get(name, ""), speeds.get(name)) for name in names}
 
-    def _kinds(self) -> Mapping[str, Kind]:
-        if self._system == "darwin":
-            return macos_kinds(self._ask("networksetup", "-listallhardwareports") or "")
-        if self._system == "win32":
-            return windows_kinds(self._ask("powershell", "-NoProfile", "-Command", _ADAPTERS) or "")
-        return {}
+    def _ask_for(self, names: frozenset[str]) -> None:
+        is_due = self._again_at is not None and self._clock() >= self._again_at
+        if names == self._names and not is_due:
+            return
+        if names != self._names:
+            self._names, self._pause_s = names, _FIRST_PAUSE_S
+        if (asked := _ASKED.get(self._system)) is None:
+            return
+        words, read = asked
+        if (said := self._ask(*words)) is None:
+            self._again_at = self._clock() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            return
+        self._kinds, self._again_at = read(said), None
 
 
 def _medium(kind: Kind, mbit: int | None) -> Medium:
@@ -86,7 +106,11 @@ def linux_medium(name: str, folder: Path, depth: int = 2) -> Medium:
     if (place / "device").exists():
         is_cable = _read(place / "type") == _ETHERNET
         return Medium("cable", _speed(place)) if is_cable else Medium()
-    lower = [path.name.removeprefix("lower_") for path in place.glob("lower_*")] if depth else []
+    lower: list[str] = []
+    with suppress(OSError):  # a bridge may go meanwhile
+        lower = (
+            [path.name.removeprefix("lower_") for path in place.glob("lower_*")] if depth else []
+        )
     found = [linux_medium(each, folder, depth - 1) for each in lower]
     return max(found, key=lambda medium: medium.kind, default=Medium())  # Wi-Fi before a cable
 
@@ -129,3 +153,10 @@ def windows_kinds(said: str) -> Mapping[str, Kind]:
             kind = "cable"
         kinds[name] = kind
     return kinds
+
+
+# What a system is asked, and who reads the answer.
+_ASKED: Final[Mapping[str, tuple[Sequence[str], Callable[[str], Mapping[str, Kind]]]]] = {
+    "darwin": (("networksetup", "-listallhardwareports"), macos_kinds),
+    "win32": (("powershell", "-NoProfile", "-Command", _ADAPTERS), windows_kinds),
+}

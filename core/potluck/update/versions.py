@@ -16,7 +16,6 @@ Nodes of other --home folders, windows and commands may run from the same folder
 import logging
 import os
 import shutil
-import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ import msgspec
 from potluck.errors import StoreError
 from potluck.files import locked, recall, sync_folder, write_atomically
 from potluck.reasons import reason
+from potluck.system.durable import keep_all
 from potluck.system.installation import CURRENT, VERSIONS, Package, package
 
 logger = logging.getLogger(__name__)
@@ -155,8 +155,7 @@ class Versions:
         """
         target = self.folder / version
         try:
-            if sys.platform == "linux":
-                os.sync()  # a power cut must not leave a name without its files
+            keep_all()  # a power cut must not leave a name without its files
             with self._holding():
                 if version == self.current:
                     raise StoreError(f"Potluck {version} is in use already.")

@@ -2,7 +2,8 @@
 
 `expect_cache` and `take_cache` go along the chain that answers, `send_cache` along the one that reads. The others
 pass between two stages with layers in common, one of each chain, or one of each plan. The reading stage makes their
-connection, or the stage of the next plan.
+connection, or the stage of the next plan. `take_sessions` is said on control: it makes the plan of a replica that ends the
+one before.
 """
 
 from typing import Annotated
@@ -11,7 +12,7 @@ from msgspec import Meta
 
 from potluck.wire.activation_messages import TensorHeader
 from potluck.wire.fields import Count, SessionName, Size
-from potluck.wire.messages import Message, PlanKey, Told
+from potluck.wire.messages import DeviceId, Message, PlanBefore, PlanKey, Told
 
 TransferName = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -61,6 +62,20 @@ class FetchCache(Message, frozen=True, tag="fetch_cache"):
 
 class ForgetBefore(Message, frozen=True, tag="forget_before"):
     """No more sessions are taken over from the plan before. What is left of it is of no use."""
+
+    epoch: Count
+
+
+class TakeSessions(Message, frozen=True, tag="take_sessions"):
+    """Have a stage in force go on with the sessions of another plan, which ends. Answered by `taking_sessions`."""
+
+    epoch: Count  # of the plan in force
+    before: PlanBefore
+    device: DeviceId | None = None  # whose stage; None: the best one's
+
+
+class TakingSessions(Message, frozen=True, tag="taking_sessions"):
+    """The stage is connected with those of the plan that ends: `expect_cache` may name it."""
 
     epoch: Count
 

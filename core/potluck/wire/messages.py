@@ -117,7 +117,7 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PlanKey = Hex
-"""Drawn by the master for each plan. The stages of the plan are told it, and those of the next one."""
+"""Drawn by the master for each plan. The stages of the plan are told it, and those of the one that takes its sessions."""
 
 
 class CacheHop(Hop, frozen=True, kw_only=True):

@@ -29,6 +29,8 @@ from potluck.wire.cache_messages import (
     ForgetBefore,
     SendCache,
     TakeCache,
+    TakeSessions,
+    TakingSessions,
 )
 from potluck.wire.handover_messages import (
     Follow,
@@ -125,6 +127,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
         Assign, Need, Load, WarmingUp, Loaded, MeasureStage, StageMeasured, Unload, Unloaded,
         StepFailed, Expect, Expecting, PassOn, PassedOn, Keep, Keeping, StillNeeded,
         TakeOver, TakenOver, Invite, Invited, Follow, Followed, MeasureSums, SumsMeasured,
+        TakeSessions, TakingSessions,
     ),
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
@@ -144,11 +147,12 @@ ALL: Final[Table] = {op: m for known in (HANDSHAKE, *BY_PURPOSE.values()) for op
 _FROM: Final[Mapping[Role, Table]] = {
     "master": table(
         Revoked, Profile, MeasureLink, Assign, Load, MeasureStage, Unload, Expect, PassOn, Keep,
-        StillNeeded, TakeOver, Invite, Follow, MeasureSums,
+        StillNeeded, TakeOver, Invite, Follow, MeasureSums, TakeSessions,
     ),
     "worker": table(
         Status, Profiled, LinkMeasured, Need, WarmingUp, Loaded, StageMeasured, Unloaded, StepFailed,
         Expecting, PassedOn, Keeping, TakenOver, Invited, Followed, SumsMeasured,
+        TakingSessions,
     ),
 }
 # fmt: on
@@ -173,6 +177,7 @@ ANSWERS: Final[Mapping[type[Message], type[Message]]] = {
     Load: Loaded,
     MeasureStage: StageMeasured,
     Unload: Unloaded,
+    TakeSessions: TakingSessions,
     Expect: Expecting,
     PassOn: PassedOn,
     Keep: Keeping,

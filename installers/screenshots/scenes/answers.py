@@ -276,7 +276,7 @@ def chat_unkept(stage: Stage) -> QWidget:
 def chat_refused(stage: Stage) -> QWidget:
     """A command that failed: the line says why."""
     window = stage.talking()
-    stage.backend.problem.emit(NotEnoughMemoryError(46 * 10**9, 41 * 10**9).message)
+    stage.backend.problem.emit(NotEnoughMemoryError(46_000_000_000, 24_600_000_000).message)
     return window
 
 

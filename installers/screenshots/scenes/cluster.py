@@ -48,6 +48,21 @@ def cluster_answering(stage: Stage) -> QWidget:
 
 
 @scene
+def cluster_pictures(stage: Stage) -> QWidget:
+    """A model that sees, and which computer reads pictures for it."""
+    state = home.home()
+    plan = replace(home.PLAN, explanation=f"{home.PLAN.explanation}\n{said.VIEWED}")
+    computers = tuple(
+        replace(computer, state="ready", detail="") if computer.node_id == home.GAMING else computer
+        for computer in state.computers
+    )
+    model = replace(state.model, name="Qwen3-VL 32B", plan=plan)
+    window = _cluster(stage, replace(state, model=model, computers=computers))
+    window.cluster.model.why.click()
+    return window
+
+
+@scene
 def cluster_failed(stage: Stage) -> QWidget:
     """A model that does not fit on the computers of the home."""
     return _cluster(stage, home.failed(home.home()))
@@ -281,7 +296,7 @@ def cluster_handed_over(stage: Stage) -> QWidget:
 def cluster_tested(stage: Stage) -> QWidget:
     """A computer whose link was just tested."""
     window = _cluster(stage, home.home())
-    line = wording.link(52e6, 3.0)
+    line = f"Wi-Fi · {wording.link(52e6, 3.0)}"
     window.cluster._note(home.MAC, f"{line}, just tested")
     return window
 
@@ -290,7 +305,7 @@ def cluster_tested(stage: Stage) -> QWidget:
 def cluster_add_not_found(stage: Stage) -> QWidget:
     """No computer answers at the address that was typed, and why that may be."""
     dialog = _cluster(stage, home.alone()).cluster.open_add_dialog()
-    error = UnreachableError("192.168.1.20:4711: nothing answers there.")
+    error = UnreachableError("192.168.1.24:47777: nothing answers there.")
     dialog._on_not_found(Problem(_most_telling([error]).message))
     return dialog
 

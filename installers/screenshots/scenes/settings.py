@@ -64,7 +64,7 @@ def settings_programs_taken(stage: Stage) -> QWidget:
     window = _programs(stage, ())
     taken = "Port 8000 is taken by another program: end that one, or choose another port."
     window.settings.programs._on_problem(Problem(taken))
-    stage.scroll(window.settings, 0.8)
+    stage.reveal(window.settings, window.settings.programs)
     return window
 
 
@@ -161,5 +161,5 @@ def _programs(stage: Stage, listeners: tuple[Listener, ...]) -> MainWindow:
     for listener in listeners:
         stage.backend.show_key(listener, "sX0w2Yb7C1r9pZk4Qe8vTn5uHm3aLd6f")
     stage.backend.say(replace(home.home(), listeners=listeners))
-    stage.scroll(window.settings, 0.8)
+    stage.reveal(window.settings, window.settings.programs)
     return window

@@ -120,8 +120,8 @@ def test_a_computer_says_which_layers_and_spare_copies_it_has() -> None:
         (None, "400 Mbit/s · 12 ms"),
         (Vitals(), "400 Mbit/s · 12 ms"),
         (Vitals(heat_c=70.0), "70 °C · 400 Mbit/s · 12 ms"),
-        (Vitals(battery=0.64), "battery 64 % · 400 Mbit/s · 12 ms"),
-        (Vitals(battery=0.64, plugged=True), "battery 64 %, plugged in · 400 Mbit/s · 12 ms"),
+        (Vitals(battery=0.64), "Battery 64 % · 400 Mbit/s · 12 ms"),
+        (Vitals(battery=0.64, plugged=True), "Battery 64 %, plugged in · 400 Mbit/s · 12 ms"),
         (Vitals(battery=1.0, plugged=True, heat_c=45.0), "45 °C · 400 Mbit/s · 12 ms"),
     ],
 )

@@ -37,6 +37,8 @@ def test_the_worker_says_whom_it_helps_and_with_what() -> None:
         "For each word of an answer, it computes 12 of the 36 layers of Qwen3-8B.",
     )
     assert lending.lend_view(receiving).text == "Receiving layers · 30 %"
+    tower = _lent(receiving, lent_as="tower")
+    assert lending.lend_view(tower).text == "Receiving the part that reads pictures · 30 %"
     assert lending.lend_view(_lent(_me(), paused=True)).title == "Paused"
 
 
@@ -59,6 +61,8 @@ def test_only_requests_to_this_worker_that_wait_are_shown() -> None:
         ((0, 36), ("b", 36), "For each word of an answer, it computes 36 of the 36 layers of b.", "36 of 36 layers of b"),
         ((0, 9), ("", 36), "For each word of an answer, it computes 9 of the 36 layers of the model.", "9 of 36 layers"),
         ((0, 9), ("a/b", 36), "For each word of an answer, it computes 9 of the 36 layers of b.", "9 of 36 layers of b"),
+        (None, ("b", 36, 0, "tower"), "It reads pictures for b. Other computers compute the layers.", "Pictures"),
+        (None, ("", 36, 0, "tower"), "It reads pictures for the model. Other computers compute the layers.", "Pictures"),
         ((0, 1), ("", 0), "1 layer", "1 layer"),  # its node is older than the window
         (None, ("", 0), "It is ready, and computes nothing just now.", "Ready"),
     ],

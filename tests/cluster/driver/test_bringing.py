@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from chain_answers import GREEDY, answer, attached, expected
 from fake_chain import FakeChain
 from fake_cluster import run, until
 
+from potluck.cluster.driver.attached import Speed
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
@@ -107,6 +108,41 @@ def test_an_answer_under_way_and_one_that_is_over_go_on_and_nothing_is_computed_
                 assert (
                     computed(chain) - so_far == 2 + 2
                 )  # the last token of the answer, and the new one
+
+    run(main())
+
+
+def test_a_replica_that_ends_gives_all_of_it_to_the_one_that_brings_them_whichever_is_faster() -> (
+    None
+):
+    async def main() -> None:
+        home, fast = Home(), FakeChain()
+        chain = next_chain(home.chain)
+        at_once = Speed(token_s=0.001, prompt_token_s=0.0001)
+
+        async def replica(chain: FakeChain, speed: Speed) -> Pipeline:
+            return await stack.enter_async_context(
+                attached(home.generator, chain, context=400, room=400, speed=speed, is_replica=True)
+            )
+
+        async with AsyncExitStack() as stack:
+            first = await stack.enter_async_context(home.first())
+            over = await answer(home.generator, OTHER, 3)
+            answering = asyncio.create_task(answer(home.generator, PROMPT, 50))
+            await until(lambda: len(home.chain.forwards) > 20)
+            second = await replica(chain, Speed())
+            await replica(fast, at_once)
+            await first.drain(5.0)
+            bringing = home.generator.bring(first, second)
+            first.fail(PeerLostError("It leaves."))
+            brought = await bringing.run()
+            home.generator.detach(first)
+            assert (brought.conversations, brought.again) == (2, 0)
+            assert await answering == expected(PROMPT, 50)
+            assert computed(home.chain) + computed(chain) == 100 + 49 + 80 + 2
+            assert not fast.forwards
+            following = [*OTHER, *over, 7]
+            assert await answer(home.generator, following, 3) == expected(following, 3)
 
     run(main())
 

@@ -1,13 +1,23 @@
 """A picture is read by another computer, or by the first stage if anything goes wrong there."""
 
 import asyncio
-from collections.abc import Callable
+import math
+import struct
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from itertools import count
 
 import msgspec
 import pytest
-from fake_cluster import run
+from chain_answers import GREEDY, attached, expected
+from fake_chain import FakeChain
+from fake_cluster import run, until
 
+from potluck.api.events import Reading
+from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.model_text import Picture, Rows
+from potluck.cluster.driver.pictures import Pictures
+from potluck.cluster.driver.token import Token, Usage
 from potluck.cluster.driver.viewer import Viewer
 from potluck.errors import (
     EngineError,
@@ -119,6 +129,8 @@ def test_rows_come_in_parts_and_in_their_order() -> None:
         rows(0, 4, total=7),
         rows(0, 4, tensor=TensorHeader(dtype="F32", shape=(4, 2))),
         rows(0, 7),
+        (rows(0, 4)[0], struct.pack("<f", math.nan) * 12),
+        (rows(0, 4)[0], struct.pack("<f", math.inf) + bytes(44)),
     ],
 )
 def test_rows_that_are_not_those_of_the_picture_end_it(wrong: tuple[RowsRead, bytes]) -> None:
@@ -169,6 +181,28 @@ def test_a_picture_that_cannot_be_read_there_ends_nothing_else() -> None:
     run(main())
 
 
+def test_one_that_refuses_two_pictures_in_a_row_is_asked_for_no_more() -> None:
+    async def main() -> None:
+        bench = Bench()
+        for is_read in (False, True, False, False):
+            assert bench.viewer.broken is None
+            bench.link.sent.clear()
+            reading = bench.read()
+            await bench.asked()
+            if is_read:
+                bench.link.say(*rows(0, 6))
+                assert await reading
+                continue
+            no = NotRead(epoch=1, picture=PICTURE.name, kind="out_of_memory", message="No.")
+            bench.link.say(no)
+            with pytest.raises(OutOfMemoryError):
+                await reading
+        assert isinstance(bench.viewer.broken, OutOfMemoryError)
+        assert bench.link.is_closed
+
+    run(main())
+
+
 @pytest.mark.parametrize("end", ["closed", "error", "silent"])
 def test_nobody_waits_for_a_computer_that_is_lost_or_silent(end: str) -> None:
     kinds: dict[str, type[PotluckError]] = {
@@ -195,6 +229,28 @@ def test_nobody_waits_for_a_computer_that_is_lost_or_silent(end: str) -> None:
     run(main())
 
 
+def test_the_time_of_a_picture_begins_when_the_one_before_it_is_read() -> None:
+    async def main() -> None:
+        bench, other = Bench(limit_s=30.0), msgspec.structs.replace(PICTURE, name="cd" * 32)
+        first = bench.read()
+        await bench.asked()
+        bench.viewer._since -= 31.0  # as if the first one had taken too long
+        second = bench.read(other)
+        await until(lambda: len(bench.link.sent) == 2)
+        bench.viewer._take(
+            *rows(0, 6)
+        )  # at once, before the time of the second is found to be over
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert first.done()
+        assert not second.done()
+        assert bench.viewer.broken is None
+        bench.link.say(*rows(0, 6, picture=other.name))
+        assert await second
+
+    run(main())
+
+
 def test_who_gives_up_a_picture_leaves_it_to_the_others() -> None:
     async def main() -> None:
         bench = Bench()
@@ -204,5 +260,62 @@ def test_who_gives_up_a_picture_leaves_it_to_the_others() -> None:
         await asyncio.wait([first])
         bench.link.say(*rows(0, 6))
         assert await second
+
+    run(main())
+
+
+class SeenPictures(Pictures):
+    """Pictures by the position that shows them."""
+
+    def __init__(self, **places: int) -> None:
+        self.places, self.kept = places, list[str]()
+
+    def to_show(self, begin: int, end: int) -> Sequence[Picture]:
+        return [
+            msgspec.structs.replace(PICTURE, name=name)
+            for name, place in self.places.items()
+            if begin <= place < end and name not in self.kept
+        ]
+
+    def keep_rows(self, name: str, rows: Sequence[Rows]) -> None:
+        self.kept.append(name)
+
+
+async def rest(events: AsyncGenerator[object, None]) -> list[int]:
+    return [event.token_id async for event in events if isinstance(event, Token)]
+
+
+def asked_for(link: FakeLink) -> list[str]:
+    return [message.picture for message in link.sent if isinstance(message, ReadPicture)]
+
+
+def test_the_pictures_of_a_step_are_read_while_those_before_it_are_computed() -> None:
+    prompt, ticks = list(range(8)), count()
+    one, two, last = "1a" * 32, "2b" * 32, "3c" * 32
+    pictures = SeenPictures(**{one: 4, two: 5, last: 7})
+
+    async def main() -> None:
+        bench, chain = Bench(), FakeChain()
+        generator = Generator(clock=lambda: float(next(ticks)))  # progress is told after each step
+        async with (
+            attached(generator, chain, chunk_tokens=2, is_exact_in_chunks=True) as pipeline,
+            aclosing(
+                generator.answer(prompt, GREEDY, limit=2, usage=Usage(), pictures=pictures)
+            ) as events,
+        ):
+            generator.view_with(bench.viewer, pipeline)
+            read = 0
+            while read < 4:
+                event = await anext(events)
+                read = event.tokens if isinstance(event, Reading) else 0
+            assert asked_for(bench.link) == [one, two]  # and nothing has come of them
+            going_on = asyncio.create_task(rest(events))
+            for name in (one, two, last):
+                await until(lambda name=name: name in asked_for(bench.link))
+                bench.link.say(*rows(0, 6, picture=name))
+            answered = await going_on
+        assert answered == expected(prompt, 2)
+        assert pictures.kept == [one, two, last] == asked_for(bench.link)
+        assert [forward.tensor.shape[0] for forward in chain.forwards][:4] == [2, 2, 2, 2]
 
     run(main())

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
 from fake_cluster import FakeComputer, failing, run, until
 from fake_deployment import deployment_on, three
 
@@ -14,7 +15,7 @@ from potluck.cluster.master.backoff import MOST_S
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.replicas import Replicas
-from potluck.errors import EngineError, NotEnoughMemoryError
+from potluck.errors import EngineError, NotEnoughMemoryError, RemoteError
 from potluck.ids import NodeId
 from potluck.plan.stages import Plan
 from potluck.store.registry import LocalModel
@@ -258,6 +259,74 @@ def test_one_that_leaves_ends_without_blame(model: LocalModel) -> None:
             assert len(await house.looks(RETRY_S)) == 1
             await house.answers(house.laptop)
         assert house.told == ["Laptop: a computer leaves. Answers go on at another replica."]
+
+    run(main())
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_conversations_of_one_that_leaves_go_to_one_that_stays_or_its_answers_end_there(
+    model: LocalModel, *, refuses: bool
+) -> None:
+    async def main() -> None:
+        house = House(model)
+        for computer in house.all:
+            computer.moves_caches = True
+        if refuses:  # as a program does that does not know the request
+            house.desk.errors["take_sessions"] = failing(
+                RemoteError("It does not know take_sessions.")
+            )
+        async with house.first() as first:
+            await house.answers(house.laptop)
+            ending = house.replicas.ready
+            assert ending is not None
+            assert ending.pipeline is not None
+            house.going = [house.laptop]
+            await house.looks(0.0)
+            await house.ended()
+            assert house.desk.calls.count("take_sessions") == 1
+            assert "take_sessions" not in house.laptop.calls
+            assert ending.pipeline.is_drained != refuses
+            assert first.pipeline is not None
+            assert first.pipeline.broken is None
+            if not refuses:
+                (told,) = house.desk.taken_over
+                load = ending.wiring.load_of(0)
+                assert (told.epoch, told.before.epoch, told.before.key) == (7, 7, load.key)
+                (hop,) = told.before.hops
+                assert (hop.node_id, hop.layers) == (house.laptop.node_id, (0, 4))
+
+    run(main())
+
+
+def test_those_of_the_first_go_to_the_one_that_takes_its_place(model: LocalModel) -> None:
+    async def main() -> None:
+        house = House(model)
+        for computer in house.all:
+            computer.moves_caches = True
+        async with house.first() as first:
+            await house.answers(house.laptop)
+            house.going = [house.desk]
+            promoted = house.replicas.promote(first)
+            await house.ended()
+            assert house.laptop.calls.count("take_sessions") == 1
+            assert first.pipeline is not None
+            assert first.pipeline.is_drained
+            assert house.generator.broken is None
+            await promoted.stop()
+
+    run(main())
+
+
+def test_one_with_an_older_program_is_not_asked(model: LocalModel) -> None:
+    async def main() -> None:
+        house = House(model)
+        house.desk.moves_caches = True  # the laptop does not say so
+        async with house.first():
+            await house.answers(house.laptop)
+            house.going = [house.laptop]
+            await house.looks(0.0)
+            await house.ended()
+            assert "take_sessions" not in house.desk.calls
 
     run(main())
 

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.cluster.processes.messages import (
+    EndLinks,
     EndSums,
     FromStage,
     Held,
@@ -29,6 +30,8 @@ from potluck.cluster.processes.messages import (
     encode,
     read_frame,
 )
+from potluck.net.interfaces import Interface
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -45,6 +48,7 @@ from potluck.wire.messages import (
     HeldStage,
     Hop,
     NodeInfo,
+    PlanBefore,
     RankPlace,
     StepFailed,
     TensorInfo,
@@ -80,7 +84,9 @@ TO_STAGE: list[ToStage] = [
     ),
     UnloadStage(id=4),
     MeasureStage(id=6, epoch=3, position=16),
+    TakeSessions(id=8, epoch=3, before=PlanBefore(epoch=3, key="ab" * 32)),
     EndSums(),
+    EndLinks(own=(Interface("192.168.1.10", 24, 2, is_virtual=False, name="eth0"),)),
     TrySums(id=7, home="ef" * 32, ranks=RankPlace(rank=0, hops=(HOP, HOP))),
     Quantise(
         id=5,
@@ -115,6 +121,7 @@ FROM_STAGE: list[FromStage] = [
         ),
     ),
     StageMeasured(re=6, epoch=3, times=TIMES),
+    TakingSessions(re=8, epoch=3),
     SumsMeasured(re=7, activation_port=5, times=(SumTime(nbytes=8, ms=0.5),)),
     Quantised(re=5, digest="ab" * 32, nbytes=7),
     Error(re=2, kind="engine", message="No.", data={"digest": "x", "n": 1}),

@@ -9,6 +9,7 @@ from chain_bench import HOME
 from tiny_models import SESSION, Reference, make_model
 from transfer_wire import UnderWay, Wire
 
+from potluck.cluster.stage.giving import Giving
 from potluck.cluster.stage.remains import Remains
 from potluck.wire.cache_messages import CacheGivenUp, CacheRows, CacheSent, FetchCache
 
@@ -22,7 +23,7 @@ def remains(tmp_path_factory: pytest.TempPathFactory) -> Remains:
     stage = llama.stage(0, 2)
     stage.open(SESSION, epoch=1)
     stage.forward(SESSION, torch.arange(9), epoch=1, step=1, position=0)
-    return Remains(HOME, 1, KEY, stage.left(is_in_force=False))
+    return Remains(HOME, 1, KEY, stage.left(is_in_force=False), Giving(1))
 
 
 def fetched(remains: Remains, **changes: Any) -> set[type]:

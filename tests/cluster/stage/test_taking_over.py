@@ -93,6 +93,32 @@ def test_the_layers_of_this_process_and_those_of_another_one_have_the_bits_that_
     assert torch.equal(change.last_token(change.stage, 2), change.last_token(change.whole, 1))
 
 
+@pytest.mark.parametrize(("key", "end"), [(KEY, END), ("ef" * 32, 0)], ids=["known", "another"])
+def test_a_stage_in_force_takes_all_layers_from_a_replica_of_the_same_epoch_whose_key_it_knows(
+    llama: Reference, key: str, end: int
+) -> None:
+    change = Change(llama)
+    heir = llama.stage(head=False)
+    heir.open(SESSION, epoch=1)
+    taken: list[int] = []
+    transfers = Transfers(
+        heir, 1, [], lambda message: taken.append(message.position), key="cd" * 32
+    )
+    replica = Transfers(change.whole, 1, [], lambda _: None, key=KEY)
+    change.link.receive, change.there.receive = transfers.receive, replica.receive
+    expect = msgspec.structs.replace(EXPECT, epoch=1)
+    with pytest.raises(InvalidStepError, match="cannot be had"):
+        transfers.expect(expect)
+    source = CacheTarget(cast("Any", change.link), range(llama.config.num_layers))
+    transfers.take_over_from(StageBefore(1, None, [source], key))
+    transfers.expect(expect)
+    transfers.take(msgspec.structs.replace(TAKE, epoch=1))
+    change.pass_on()
+    assert taken == [end]
+    if end:
+        assert torch.equal(change.last_token(heir, 1), change.last_token(change.whole, 1))
+
+
 @pytest.mark.parametrize("passed", [0, 1, 3])
 def test_when_the_stage_before_is_lost_nothing_of_it_counts(llama: Reference, passed: int) -> None:
     change = Change(llama)

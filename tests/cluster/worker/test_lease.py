@@ -76,6 +76,13 @@ def test_layers_between_those_of_two_devices_are_not_counted(lease: Lease) -> No
     assert lease.held == (0, "layers")
 
 
+def test_a_tower_has_no_layers_and_is_not_taken_for_the_vocabulary(lease: Lease) -> None:
+    tower = stage(0, 0)
+    tower.assign = msgspec.structs.replace(tower.assign, tower=True)
+    lease.stages = {GPU: tower}
+    assert (lease.layers, lease.held) == (None, (0, "tower"))
+
+
 def test_a_model_is_whole_only_with_both_ends_and_all_of_each_layer(lease: Lease) -> None:
     whole = stage(0, 36)
     lease.stages = {CPU: whole}

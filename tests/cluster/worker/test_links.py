@@ -17,6 +17,7 @@ from potluck.errors import (
 from potluck.ids import NodeId
 from potluck.net.measure import measure
 from potluck.store.registry import LocalModel
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import MeasureLink, MeasureSums, Profile
 from potluck.wire.messages import (
     Address,
@@ -204,6 +205,7 @@ def test_a_master_has_no_worker_dial_names_or_its_own_services(
                 Load(epoch=1, next_hop=None, ranks=RankPlace(rank=0, hops=(hop, hop))),
                 Load(epoch=1, next_hop=None, cache_hops=(had,)),
                 Load(epoch=1, next_hop=None, before=PlanBefore(epoch=0, hops=(had,))),
+                TakeSessions(epoch=1, before=PlanBefore(epoch=1, hops=(had,))),
                 MeasureLink(node_id=hop.node_id, addresses=hop.addresses),
                 MeasureSums(ranks=RankPlace(rank=0, hops=(hop, hop))),
             )
@@ -212,6 +214,38 @@ def test_a_master_has_no_worker_dial_names_or_its_own_services(
                     await control.link.request(scan, timeout_s=10)
                 assert refused.value.message == "That computer cannot be reached from here."
             assert rig.engine.loaded is None
+
+    run(main())
+
+
+def test_nobody_is_dialled_in_a_network_that_is_not_used(tmp_path: Path, model: LocalModel) -> None:
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            rig.links._avoids = lambda host: host.startswith("10.8.")
+            control = await rig.control()
+            await control.computer.assign(assign(model))
+            used = Address(host="192.168.7.77", port=22)
+            both = (Address(host="10.8.0.9", port=22), used)
+            hop = Hop(node_id="9" * 64, addresses=both)
+            had = CacheHop(node_id=hop.node_id, addresses=both, layers=(0, 1))
+            ranks = RankPlace(rank=0, hops=(hop, hop))
+            before = PlanBefore(epoch=0, hops=(had,))
+            load = Load(epoch=1, next_hop=hop, ranks=ranks, cache_hops=(had,), before=before)
+            await control.link.request(load, timeout_s=10)
+            await control.link.request(MeasureSums(ranks=ranks), timeout_s=10)
+            await control.link.request(TakeSessions(epoch=1, before=before), timeout_s=10)
+
+            assert rig.engine.loaded is not None
+            assert rig.engine.loaded.next_hop is not None
+            dialled = (
+                rig.engine.loaded.next_hop,
+                *rig.engine.loaded.cache_hops,
+                *(rig.engine.loaded.before or before).hops,
+                *(rig.engine.loaded.ranks or ranks).above,
+                *(rig.engine.summed or ranks).above,
+                *rig.engine.taken_over[-1].before.hops,
+            )
+            assert [each.addresses for each in dialled] == [(used,)] * 6
 
     run(main())
 

@@ -197,3 +197,17 @@ def test_the_next_assignment_ends_what_a_worker_sends(
             assert both.arrived == len(both.message.tensors)
 
     run(main())
+
+
+def test_nothing_is_passed_on_by_a_network_that_is_not_used(
+    tmp_path: Path, model: LocalModel
+) -> None:
+    async def main() -> None:
+        async with two(tmp_path, model) as both:
+            both.laptop.links._avoids = lambda host: host == "127.0.0.1"
+            await both.expect()
+            with pytest.raises(RemoteError, match="cannot be reached from here"):
+                await both.pass_on()
+            assert both.arrived == 0
+
+    run(main())

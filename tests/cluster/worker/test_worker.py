@@ -26,8 +26,9 @@ from potluck.errors import (
 from potluck.ids import Digest
 from potluck.store.fetch import send_tensors
 from potluck.store.registry import LocalModel
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import MeasureStage, Profile, Profiled, StageMeasured
-from potluck.wire.messages import Ping, StepFailed, Unload, Unloaded, WarmingUp
+from potluck.wire.messages import Ping, PlanBefore, StepFailed, Unload, Unloaded, WarmingUp
 from potluck.wire.spare_messages import Keep
 from potluck.wire.versions import PROTOCOL_VERSIONS
 
@@ -118,6 +119,25 @@ def test_a_loaded_stage_is_measured_for_its_master(bench: Bench, model: LocalMod
             await bench.worker.handle(bench.ana, Profile(config={}, scheme="f32", tokens=8))
         with pytest.raises(StaleEpochError):
             await bench.worker.handle(bench.ana, MeasureStage(epoch=1, position=16))
+
+    run(main())
+
+
+def test_a_loaded_stage_goes_on_with_the_sessions_of_a_replica_for_its_master_alone(
+    bench: Bench, model: LocalModel
+) -> None:
+    async def main() -> None:
+        await bench.take(assign(model, 0, 2), model)
+        asked = TakeSessions(epoch=1, before=PlanBefore(epoch=1, key="ab" * 32))
+        assert await bench.worker.handle(bench.mine, asked) == TakingSessions(epoch=1)
+        assert bench.stage.taken_over == [asked]
+        for link, other in (
+            (bench.ana, asked),
+            (bench.mine, msgspec.structs.replace(asked, epoch=2)),
+        ):
+            with pytest.raises(StaleEpochError):
+                await bench.worker.handle(link, other)
+        assert bench.stage.taken_over == [asked]
 
     run(main())
 

@@ -72,17 +72,15 @@ def test_metered_interfaces_are_those_that_networkmanager_names() -> None:
     assert metered_names(nothing) == frozenset()
 
 
-def test_the_router_is_found_in_what_each_system_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_router_is_found_in_what_each_system_says(tmp_path: Path) -> None:
     table = tmp_path / "route"
     table.write_text(ROUTES)
     assert gateway_address(nothing, table) == "192.168.1.1"
 
-    monkeypatch.setattr(adapters.sys, "platform", "win32")
-    assert gateway_address(lambda *words: WINDOWS, NO_TABLE) == "192.168.1.1"
-    monkeypatch.setattr(adapters.sys, "platform", "darwin")
-    assert gateway_address(lambda *words: "  gateway: 10.0.0.1\n", NO_TABLE) == "10.0.0.1"
+    found = gateway_address(lambda *words: WINDOWS, NO_TABLE, platform="win32")
+    assert found == "192.168.1.1"
+    said = "  gateway: 10.0.0.1\n"
+    assert gateway_address(lambda *words: said, NO_TABLE, platform="darwin") == "10.0.0.1"
     assert gateway_address(nothing, NO_TABLE) is None
 
 
@@ -92,12 +90,28 @@ def test_a_network_without_a_router_has_none() -> None:
 
 @pytest.mark.net
 def test_a_router_answers_if_it_refuses_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapters, "gateway_address", lambda ask: "127.0.0.1")
+    monkeypatch.setattr(adapters, "gateway_address", lambda ask, platform: "127.0.0.1")
 
     gateway = look_at_gateway(nothing, ports=(1,))
 
     assert gateway is not None
     assert gateway.answers
+
+
+@pytest.mark.parametrize(
+    ("platform", "count"), [("linux", "-c"), ("darwin", "-c"), ("win32", "-n")]
+)
+def test_a_router_without_open_ports_is_asked_once_in_the_words_of_the_system(
+    platform: str, count: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapters, "gateway_address", lambda ask, platform: "10.0.0.1")
+    asked: list[tuple[str, ...]] = []
+
+    gateway = look_at_gateway(lambda *words: asked.append(words), ports=(), platform=platform)
+
+    assert gateway is not None
+    assert not gateway.answers
+    assert [words[:3] for words in asked] == [("ping", count, "1")]
 
 
 @pytest.mark.net

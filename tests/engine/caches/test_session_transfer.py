@@ -169,7 +169,9 @@ def test_what_breaks_leaves_the_session_as_it_was(
     assert torch.equal(answer(target, ids[20:50]), answer(undisturbed, ids[20:50]))
 
 
-@pytest.mark.parametrize("variant", ["gemma 3", "qwen 3 next", "falcon h1", "deepseek 4"])
+@pytest.mark.parametrize(
+    "variant", ["gemma 3", "gemma 4 e2b", "qwen 3 next", "falcon h1", "deepseek 4"]
+)
 def test_a_conversation_goes_on_behind_its_tokens_with_what_others_have_read(
     make_reference: MakeReference, variant: str
 ) -> None:

@@ -1,6 +1,7 @@
 """Memory that processes share: who can open it, and what is left of it."""
 
 import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -33,6 +34,27 @@ def kind(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def number(memory: SharedMemory) -> ctypes.c_int64:
     return ctypes.c_int64.from_address(memory.address)
+
+
+def test_on_windows_memory_is_found_by_its_name_and_by_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named: dict[str, mmap.mmap] = {}
+
+    def memory(token: str, size: int) -> mmap.mmap:
+        return named.setdefault(token, mmap.mmap(-1, size))
+
+    monkeypatch.setattr(shared_memory, "_windows_memory", memory)
+    monkeypatch.setattr(shared_memory.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "win32")
+
+    made = SharedMemory.create(NBYTES)
+    opened = SharedMemory.open(made.place, NBYTES)
+    number(made).value = 7
+
+    assert number(opened).value == 7
+    assert list(named) == [made.place.token]
+    assert (made.place.process, list(tmp_path.iterdir())) == (0, [])
 
 
 def test_what_one_writes_the_other_reads() -> None:

@@ -15,6 +15,7 @@ from potluck.engine.stage import Stage
 from potluck.engine.vision.encoded import EncodedPictures
 from potluck.engine.vision.tower import Tower
 from potluck.errors import InvalidStepError, NeedReplayError
+from potluck.model.footprint import kept_picture_bytes
 from potluck.model.mixing.delta_net import DeltaNetSpec
 from potluck.model.vision.spec import MOST_ROWS, TowerSpec
 from potluck.wire.activation_messages import PictureRows
@@ -153,14 +154,30 @@ def test_rows_that_are_not_of_this_model_or_not_the_next_ones_are_not_taken(tmp_
     pictures.take("one", torch.zeros(1, numbers), first=3, total=4)  # one was left out
     pictures.take("other", torch.zeros(2, numbers), first=2, total=4)  # its first ones never came
     assert not pictures.has(PictureRows(picture="one", first=0, begin=0, rows=1))
-    for name in ("two", "three", "four"):  # more at once than there is room for
-        pictures.take(name, torch.zeros(2, numbers), first=0, total=4)
-    pictures.take("one", torch.zeros(2, numbers), first=2, total=4)
-    pictures.take("four", torch.zeros(2, numbers), first=2, total=4)
-    assert not pictures.has(PictureRows(picture="one", first=0, begin=0, rows=1))
-    assert pictures.has(PictureRows(picture="four", first=0, begin=0, rows=4))
     with pytest.raises(InvalidStepError, match="no use for any"):
         EncodedPictures(None).take("one", torch.zeros(1, numbers), first=0, total=1)
+
+
+def test_rows_that_come_take_no_more_than_what_is_counted_and_the_oldest_are_given_up(
+    tmp_path: Path,
+) -> None:
+    config = make_seeing_model("qwen 3", tmp_path).reference.config
+    assert config.tower is not None
+    spec = replace(config.tower, out=4096)
+    pictures = EncodedPictures(cast("Tower", WideRows(spec)))
+    total, limit = spec.rows_of_picture, kept_picture_bytes(spec)
+    some, rest = torch.zeros(1, spec.row), torch.zeros(total - 1, spec.row)
+    pictures.take("kept", some, first=0, total=1)
+
+    for name in ("one", "two", "three", "four"):
+        pictures.take(name, some, first=0, total=total)
+        assert pictures._nbytes <= limit
+    assert pictures.has(PictureRows(picture="kept", first=0, begin=0, rows=1))
+    for name in ("one", "four"):
+        pictures.take(name, rest, first=1, total=total)
+        assert pictures._nbytes <= limit
+    assert not pictures.has(PictureRows(picture="one", first=0, begin=0, rows=1))
+    assert pictures.has(PictureRows(picture="four", first=0, begin=0, rows=total))
 
 
 def test_a_step_finds_the_rows_of_two_largest_pictures_and_of_small_ones(tmp_path: Path) -> None:

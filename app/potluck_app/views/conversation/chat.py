@@ -207,7 +207,9 @@ class ChatView(QWidget):
         """
         card = None if state is None else model_card(state)
         name, is_guide = answering(state or before)
-        where = wording.where_it_runs(state) if state and card else "this computer"
+        where = "this computer" if is_guide else ""  # the guide alone is known to run here
+        if state is not None and card is not None:
+            where = wording.where_it_runs(state)
         if state is None or card is None:
             has_failed = self._backend.connection == "failed"
             starting = "Potluck is not running." if has_failed else "Starting Potluck…"

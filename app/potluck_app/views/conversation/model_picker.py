@@ -45,10 +45,11 @@ class ModelPicker(ToolButton):
         return QSize(_LEAST, super().minimumSizeHint().height())
 
     def show_model(self, name: str, where: str, *, is_short: bool = False) -> None:
-        """Show which model answers, and if there is room, on which computers."""
-        self._shown = name if is_short else f"{name} · {_on(where)}"
+        """Show which model answers, and if there is room, on which computers; "": it runs on none yet."""
+        self._shown = name if is_short or not where else f"{name} · {_on(where)}"
         self.setText(wording.without_mnemonic(self._shown))
-        self.setAccessibleName(f"Model: {name}, on {where}. Choose another")
+        answers = f"{name}, on {where}" if where else name
+        self.setAccessibleName(f"Model: {answers}. Choose another")
 
     def needed_width(self, name: str, where: str) -> int:
         """How many pixels this model takes, with the computers on which it runs, or "" without them."""

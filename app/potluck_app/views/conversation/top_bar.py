@@ -67,7 +67,7 @@ class TopBar(QWidget):
         return self._model[0]
 
     def show_model(self, name: str, where: str) -> None:
-        """Show which model answers, and where it runs."""
+        """Show which model answers, and where it runs; "": nowhere yet."""
         self._model = (name, where)
         self.fit()
 

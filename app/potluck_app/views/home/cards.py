@@ -27,6 +27,7 @@ from potluck_app.views.widgets.controls import (
 from potluck_app.views.widgets.disclosure import Disclosure
 from potluck_app.views.widgets.folding import Folding, Headed
 from potluck_app.views.widgets.meter import Meter
+from potluck_app.views.widgets.paragraphs import Paragraphs
 from potluck_app.views.widgets.words import Described, Menu
 
 _WHY = 300  # pixels beside the question why; a narrower line stands above it
@@ -61,7 +62,7 @@ class ModelCardView(QFrame):
         self.line = label("", "meta", wrap=True, name="model-line")
         self.why = Disclosure(theme, "Why so?", "Why it runs so", "model-why")
         self.why.clicked.connect(self._toggle_why)
-        self._explanation = label("", "meta", wrap=True, name="model-explanation")
+        self._explanation = Paragraphs("meta", "model-explanation")
         self._explanation.hide()
         summary = Folding(self.line, self.why, lambda: theme.px(_WHY))
         self._head = hbox(

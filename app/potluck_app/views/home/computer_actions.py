@@ -131,7 +131,8 @@ class ComputerActions:
         self._note(card.node_id, "Testing the link…")
 
         def tested(link: LinkTest) -> None:
-            line = wording.link(link.bytes_per_s, link.rtt_ms)
+            measured = wording.link(link.bytes_per_s, link.rtt_ms)
+            line = " · ".join(filter(None, (card.medium, measured)))
             self._note(card.node_id, f"{line}, just tested")
 
         def failed(problem: Problem) -> None:

@@ -8,7 +8,7 @@ from PySide6.QtWidgets import QFrame, QWidget
 from potluck_app.backend import Backend
 from potluck_app.theme import Theme
 from potluck_app.viewmodels.doctor import Doctor, FindingRow
-from potluck_app.views.home.fixing import MEANS, FixRow, Means
+from potluck_app.views.home.fixing import MEANS, Fixing, FixRow, Means
 from potluck_app.views.widgets.boxes import hbox, vbox
 from potluck_app.views.widgets.controls import (
     CopyButton,
@@ -50,6 +50,7 @@ class DoctorDialog(Dialog):
         self.summary = label("", "body2", wrap=True, name="doctor-summary")
         self._column = vbox(spacing=10)
         self.findings: list[FindingView] = []
+        self._fixings: dict[str, Fixing] = {}  # the last one of each command
         self._on_address = on_address
         self.address = button("Enter an address", "doctor-address", self._want_address)
         if on_address is None:
@@ -88,9 +89,11 @@ class DoctorDialog(Dialog):
         words = self._means.asking(row.command) if row.command else None
         if words is None:
             return None
-        fix = FixRow(words, self._window, self._means)
-        fix.fixed.connect(self.doctor.examine)
-        return fix
+        fixing = self._fixings.get(row.command)
+        if fixing is None or not fixing.is_running:
+            fixing = self._fixings[row.command] = Fixing(words, self._window, self._means, self)
+            fixing.fixed.connect(self.doctor.examine)
+        return FixRow(fixing)
 
     def _want_address(self) -> None:
         self.accept()

@@ -19,6 +19,7 @@ _TEXT = (
     "How other computers reach this one. Potluck chooses by itself, and leaves VPNs, Docker and virtual"
     " machines for last."
 )
+_ONE_ROUTER = "Where a cable and Wi-Fi lead to one network, your system chooses between the two."
 
 
 class NetworkCard(QFrame):
@@ -159,7 +160,7 @@ def _used(network: Network) -> str:
         gone = wording.listing(network.missing)
         return f"{gone} is not there now. Until it is back, Potluck uses every network."
     if network.chosen:
-        return "Potluck uses no other network of this computer."
+        return f"Potluck uses no other network of this computer. {_ONE_ROUTER}"
     return _automatic(network.interfaces)
 
 

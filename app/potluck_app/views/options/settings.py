@@ -198,6 +198,7 @@ class SettingsView(QWidget):
             _line("Address", self.address),
             _line("Identity", self.node_id),
             _line("Version", self.version),
+            4,
             self.start,
             *self._closing(),
             4,

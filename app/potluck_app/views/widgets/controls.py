@@ -35,7 +35,7 @@ from potluck_app.views.widgets.boxes import STRETCH, Part, WidthLimit, hbox, vbo
 from potluck_app.views.widgets.words import Described, Label, Line, PushButton, ToolButton
 
 LabelKind: TypeAlias = Literal[
-    "body", "title", "section", "strong", "body2", "meta", "group", "small", "error", "code"
+    "body", "title", "section", "strong", "body2", "meta", "group", "small", "error", "code", "mono"
 ]
 _CONFIRM_MS = 1500
 _NARROW_PAGE = 560  # pixels

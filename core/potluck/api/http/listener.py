@@ -18,7 +18,6 @@ import hmac
 import ipaddress
 import math
 import socket
-import sys
 from collections.abc import Callable, Collection, Generator, Mapping
 from pathlib import Path
 from typing import TypeAlias
@@ -37,6 +36,7 @@ from potluck.api.http.wrong_keys import WrongKeys
 from potluck.errors import UsageError
 from potluck.ids import RIGHTS, Right
 from potluck.reasons import reason
+from potluck.sockets import own_port
 
 Programs: TypeAlias = Callable[[str], Collection[Right] | None]
 
@@ -289,11 +289,7 @@ async def _bind(host: str, port: int) -> socket.socket:
 
 
 def _prepare(listener: socket.socket, family: int) -> None:
-    if sys.platform == "win32":
-        # On Windows, SO_REUSEADDR would let another program take the port while this one listens.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-    else:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    own_port(listener)
     if family == socket.AF_INET6:
         with contextlib.suppress(OSError):  # "::" also covers IPv4 where the system can do that
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

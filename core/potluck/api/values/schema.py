@@ -78,6 +78,7 @@ Held: TypeAlias = Literal[
     "model",  # all of it
     "layers",
     "shares",  # of at least one layer, other computers compute a part
+    "tower",  # no layer: it reads pictures
 ]
 
 

@@ -74,7 +74,7 @@ class Bringing:
         self._end, self._clock = clock() + limit_s, clock
         self._brought = Brought()
         found = [one for one in conversations if one.pipeline is before]
-        self._answering = {one for one in found if one.turn is not None}
+        self._answering = {one for one in found if one.turn is not None and len(one.tokens) < room}
         self._came = asyncio.Event()  # one of these
         for one in self._answering:
             self._room -= one.cached
@@ -82,9 +82,9 @@ class Bringing:
         idle.sort(key=lambda one: one.last_used, reverse=True)
         self._idle = [(one, self._begin(one, one.cached, self._room)) for one in idle]
 
-    def waits_for(self, conversation: Conversation, pipeline: Pipeline) -> bool:
-        """Whether a conversation that is being answered is to `enter` this pipeline."""
-        return conversation in self._answering and pipeline is self._pipeline
+    def awaiting(self, conversation: Conversation) -> Pipeline | None:
+        """The pipeline that a conversation which is being answered is to `enter`; None: it is not waited for."""
+        return self._pipeline if conversation in self._answering else None
 
     async def enter(self, conversation: Conversation) -> None:
         """Have one that is being answered go on with the new pipeline, with its caches if they come."""

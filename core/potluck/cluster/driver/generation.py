@@ -24,6 +24,7 @@ from potluck.cluster.driver.prompt import PromptPace
 from potluck.cluster.driver.steps_ahead import StepsAhead
 from potluck.cluster.driver.token import Token, Usage, token_of
 from potluck.cluster.driver.turns import Turn, Turns
+from potluck.cluster.driver.viewer import Looking
 from potluck.cluster.loss import CACHE_LOST, lost_too_often
 from potluck.errors import (
     PotluckError,
@@ -274,14 +275,15 @@ class Generator(Pipelines):
 
     async def _run(self, conversation: Conversation) -> AsyncGenerator[Reading | Result, None]:
         """Compute the tokens that are not cached, in chunks; the last one's result comes last."""
-        place = self._places.of(conversation.pipeline)
+        bringing = self._bringing
+        awaiting = None if bringing is None else bringing.awaiting(conversation)
+        place = self._places.of(conversation.pipeline) or self._places.of(awaiting)
         if place is None:  # the one at the beginning is lost
             place = self._places.choose(conversation.tokens, self._conversations)
         pipeline = place.pipeline
         place.check(conversation.tokens)
         if conversation.pipeline is not pipeline:
-            bringing = self._bringing
-            if bringing is not None and bringing.waits_for(conversation, pipeline):
+            if bringing is not None and pipeline is awaiting:
                 await bringing.enter(conversation)
             else:
                 conversation.enter(pipeline, place.context)
@@ -295,7 +297,7 @@ class Generator(Pipelines):
                     yield reading
         end = len(conversation.tokens)
         under_way: deque[tuple[PendingStep, int, int]] = deque()  # with tokens and positions
-        told = float("-inf")
+        looking, told = Looking(place.viewer, conversation), float("-inf")
         try:
             while True:
                 if (now := self._clock()) >= told + READING_S:
@@ -308,8 +310,8 @@ class Generator(Pipelines):
                         conversation.cached,
                         self._step_size(conversation, place),
                     )
-                    if place.viewer is not None:
-                        await place.viewer.view(conversation, size)
+                    if not await looking.may_send(size, can_wait=not under_way):
+                        break
                     step = conversation.send_step(size)
                     under_way.append((step, conversation.cached - before, before))
                 result = (await under_way[0][0].future).result
@@ -319,7 +321,7 @@ class Generator(Pipelines):
                 self._pace.note_chunk(tokens, result.compute_ms)
                 self.turns.goes_on()
                 self._tell()
-                if not under_way:
+                if not under_way and conversation.cached >= end:
                     yield result
                     return
         except (
@@ -330,6 +332,7 @@ class Generator(Pipelines):
                 conversation.rewind(under_way[0][2])
             raise
         finally:
+            looking.stop()
             for step, *_ in under_way:  # the first failure is enough; the rest follow from it
                 pipeline.give_up(step)
 

@@ -9,6 +9,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from potluck.cluster.driver.chain_ends import ActivationLink
 from potluck.cluster.driver.conversation import Conversation
 from potluck.cluster.driver.model_text import Picture, Rows
@@ -19,6 +21,8 @@ from potluck.wire.messages import Error, Message
 from potluck.wire.picture_messages import NotRead, ReadPicture, RowsRead
 
 logger = logging.getLogger(__name__)
+
+MOST_REFUSED = 2  # pictures in a row; then it has no memory for any, as far as one can tell
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -49,13 +53,15 @@ class Viewer:
             epoch: number of the plan.
             numbers: of a row.
             name: see the attribute.
-            limit_s: how long a picture may take.
+            limit_s: how long a picture may take, when those before it are read.
         """
         self.name = name
         self.broken: PotluckError | None = None
         self._link, self._epoch, self._numbers, self._limit_s = link, epoch, numbers, limit_s
         self._loop = asyncio.get_running_loop()
         self._readings: dict[str, _Reading] = {}  # by the name of the picture
+        self._refused = 0  # pictures in a row
+        self._since = 0.0  # time from which on it reads the picture that is read now
 
     async def run(self) -> None:
         """Receive rows until the connection ends, or rows come that were not asked for."""
@@ -79,13 +85,16 @@ class Viewer:
 
     async def view(self, conversation: Conversation, most: int) -> None:
         """Read the pictures that a conversation's next step of at most so many tokens shows, as far as that is possible."""
-        for picture in conversation.to_show(most):
-            try:
-                rows = await self._read(conversation.session, picture)
-            except PotluckError as error:
-                logger.warning("a picture is not read by %s: %s", self.name, error)
-            else:
-                conversation.pictures.keep_rows(picture.name, rows)
+        pictures = conversation.to_show(most)
+        await asyncio.gather(*(self._view(conversation, picture) for picture in pictures))
+
+    async def _view(self, conversation: Conversation, picture: Picture) -> None:
+        try:
+            rows = await self._read(conversation.session, picture)
+        except PotluckError as error:
+            logger.warning("a picture is not read by %s: %s", self.name, error)
+        else:
+            conversation.pictures.keep_rows(picture.name, rows)
 
     async def _read(self, session: SessionId, picture: Picture) -> Sequence[Rows]:
         """The rows of a picture.
@@ -98,13 +107,17 @@ class Viewer:
         reading = self._readings.get(picture.name)
         if reading is None:
             reading = self._begin(session, picture)
-        try:
-            async with asyncio.timeout(self._limit_s * len(self._readings)):
-                return await asyncio.shield(reading.future)
-        except TimeoutError:
-            late = PeerTimeoutError(f"{self.name} did not read a picture in time.")
-            self.fail(late)
-            raise late from None
+        while True:
+            due = self._since + self._limit_s
+            try:
+                async with asyncio.timeout_at(due):
+                    return await asyncio.shield(reading.future)
+            except TimeoutError:
+                if due < self._since + self._limit_s:
+                    continue  # another one has been read meanwhile
+                late = PeerTimeoutError(f"{self.name} did not read a picture in time.")
+                self.fail(late)
+                raise late from None
 
     def _begin(self, session: SessionId, picture: Picture) -> _Reading:
         message = ReadPicture(
@@ -117,6 +130,8 @@ class Viewer:
         )
         self._link.send_nowait(message, picture.pixels)
         reading = _Reading(total=picture.rows * picture.columns, future=self._loop.create_future())
+        if not self._readings:
+            self._since = self._loop.time()
         self._readings[picture.name] = reading
         return reading
 
@@ -140,8 +155,12 @@ class Viewer:
         if reading is None:
             return  # nobody waits for it any more
         if isinstance(message, NotRead):
-            del self._readings[message.picture]
-            _refuse(reading, rebuild(message.kind, message.message, {}, default=EngineError))
+            self._end(message.picture)
+            error = rebuild(message.kind, message.message, {}, default=EngineError)
+            _refuse(reading, error)
+            self._refused += 1
+            if self._refused == MOST_REFUSED:
+                self.fail(error)
             return
         count, numbers = message.tensor.shape
         is_next = (message.first, message.total, numbers) == (
@@ -149,15 +168,55 @@ class Viewer:
             reading.total,
             self._numbers,
         )
-        if not is_next or reading.filled + count > reading.total:
+        fits = is_next and reading.filled + count <= reading.total
+        # Others would fail every step with them, as often as the answer is tried again.
+        if not fits or not np.isfinite(np.frombuffer(data, "<f4")).all():
             self.fail(EngineError(f"{self.name} sent rows that are not those of the picture."))
             return
         reading.rows.append(Rows(message.tensor, data))
         reading.filled += count
         if reading.filled == reading.total:
-            del self._readings[message.picture]
+            self._end(message.picture)
+            self._refused = 0
             if not reading.future.done():
                 reading.future.set_result(reading.rows)
+
+    def _end(self, picture: str) -> None:
+        """Go on to the next picture."""
+        del self._readings[picture]
+        self._since = self._loop.time()
+
+
+class Looking:
+    """The pictures of one prompt's steps, one after the other, while other steps of it are under way."""
+
+    def __init__(self, viewer: Viewer | None, conversation: Conversation) -> None:
+        """Without a viewer, no step waits for any."""
+        self._viewer, self._conversation = viewer, conversation
+        self._task: asyncio.Task[None] | None = None
+
+    async def may_send(self, most: int, *, can_wait: bool) -> bool:
+        """Whether the rows of the next step's pictures are here, or will not come: have them read.
+
+        Args:
+            most: tokens of that step.
+            can_wait: until it is so; else the answer comes at once.
+        """
+        viewer, conversation = self._viewer, self._conversation
+        if self._task is None and viewer is not None and conversation.to_show(most):
+            self._task = asyncio.create_task(viewer.view(conversation, most), name="pictures")
+        if self._task is None:
+            return True
+        if not (can_wait or self._task.done()):
+            return False
+        await self._task
+        self._task = None
+        return True
+
+    def stop(self) -> None:
+        """Wait for no picture any more."""
+        if self._task is not None:
+            self._task.cancel()
 
 
 def _refuse(reading: _Reading, error: PotluckError) -> None:

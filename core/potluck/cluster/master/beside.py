@@ -1,7 +1,9 @@
-"""A second deployment beside the one in force, which serves it and for which no answer ever waits.
+"""A second deployment beside the one in force, which serves it.
 
-It is prepared while prompts are answered without it. When one of its computers is lost, they are answered without it
-again, until that one is back. Where a plan has none, and computers come that it was not weighed with, one is looked for.
+It is prepared while prompts are answered without it: no answer waits until it is there, and one waits for its work only
+within a deadline. When one of its computers is lost, they are answered without it again. One that fails is left alone,
+twice as long each time; if one is gone by then, others are looked for. So they are where a plan has none, and computers
+come that it was not weighed with.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ from contextlib import suppress
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.events import ComputerLost, StageLost
+from potluck.cluster.master.backoff import MOST_S, Backoff
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.losses import is_of
 from potluck.cluster.master.planned import Planned
@@ -33,8 +36,9 @@ class Beside(ABC):
         deployment: makes the deployment of a plan, beside the one that answers.
         find: finds what could be beside a plan in force, which is as it was if nothing pays.
         tell: shows a line of text to the person at this computer.
-        retry_s: how long it is left alone after it failed.
+        retry_s: how long it is left alone after it failed the first time, or has gone.
         clock: seconds.
+        changed: called when it begins to serve or ends, or another one is chosen.
 
     Attributes:
         deployment: that is being prepared, or serves.
@@ -51,13 +55,14 @@ class Beside(ABC):
         tell: Callable[[str], None],
         retry_s: float,
         clock: Callable[[], float] = time.monotonic,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._name, self._present, self._make, self._find = name, present, deployment, find
-        self._tell, self._retry_s, self._clock = tell, retry_s, clock
+        self._tell, self._clock, self._changed = tell, clock, changed
         self._answering: tuple[Deployment, Generator] | None = None
         self._work: asyncio.Task[None] | None = None
         self._keep: Container[NodeId] = ()
-        self._next = 0.0  # time before which nothing is tried again
+        self._failing = Backoff[frozenset[NodeId]](retry_s, clock=clock)  # computers together
         self._weighed = frozenset[NodeId]()  # the computers of whom it is known whether one pays
         self.is_choosing = False
         self.deployment: Deployment | None = None
@@ -91,7 +96,8 @@ class Beside(ABC):
 
     def begin(self, answering: Deployment, generator: Generator) -> None:
         """Prepare what is beside a plan that is in force, if there is something."""
-        self._answering, self._next = (answering, generator), 0.0
+        self._answering = (answering, generator)
+        self._failing.clear()
         here = self._present() if self._is_weighed(answering.planned) else ()
         self._weighed = frozenset(here)
         self.look()
@@ -100,39 +106,38 @@ class Beside(ABC):
         """Prepare it if it is not, and all of its computers are here. End it if one of them is about to leave.
 
         `may_choose`: if the plan has none, and computers came that it was not weighed with, or it is one of a
-        recovery, which weighs nobody, one is looked for.
+        recovery, which weighs nobody, one is looked for; and another one in place of one that is gone.
         """
         if self._answering is None:
             return
         answering, generator = self._answering
         planned, here = self._planned(answering.planned), self._present()
-        is_here = planned is not None and all(stage.node in here for stage in planned.plan.stages)
-        if self._is_due and planned is not None and is_here:
+        nodes = frozenset[NodeId]() if planned is None else _nodes_of(planned)
+        is_here = planned is not None and nodes.issubset(here)
+        is_open = planned is not None or not self._weighed.issuperset(here)
+        if self._work is not None:
+            if self.is_ready and not is_here and not self._work.cancelling():
+                self._work.cancel()
+        elif not self._failing.is_due(nodes):
+            return
+        elif planned is not None and is_here:
             self._start(self._run(planned, answering, generator))
-        elif self.is_ready and not is_here and self._work and not self._work.cancelling():
-            self._work.cancel()
-        elif may_choose and self._is_due and planned is None:
-            self._look_for_one(answering, here)
-
-    def _look_for_one(self, answering: Deployment, here: Collection[NodeId]) -> None:
-        if self._may_have_some(answering.planned) and not self._weighed.issuperset(here):
+        elif may_choose and is_open and self._may_have_some(answering.planned):
             self._weighed = frozenset(here)
             self.is_choosing = True
-            self._start(self._choose(answering))
+            self._start(self._choose(answering, nodes))
 
-    async def _choose(self, answering: Deployment) -> None:
-        """Have a plan in force served by another computer from now on, if one pays."""
+    async def _choose(self, answering: Deployment, gone: frozenset[NodeId]) -> None:
+        """Have a plan in force served by another computer from now on, in place of those that are gone, if one pays."""
         try:
             answering.planned = await self._find(answering.planned)
         except PotluckError as error:
             logger.info("none of the %s is chosen: %s", self._name, error.message)
+            self._failing.failed(gone)
         finally:
             self._work, self.is_choosing = None, False
+        self._changed()
         self.look()
-
-    @property
-    def _is_due(self) -> bool:
-        return self._work is None and self._clock() >= self._next
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self._work = asyncio.create_task(work, name=self._name)
@@ -169,16 +174,27 @@ class Beside(ABC):
     async def _run(self, planned: Planned, answering: Deployment, generator: Generator) -> None:
         """Have it serve until it is lost, or ended."""
         deployment = self.deployment = self._make(planned, answering)
+        nodes, began, has_failed = _nodes_of(planned), self._clock(), True
         try:
             await deployment.start()
             await self._serve(deployment, answering, generator)
+        except asyncio.CancelledError:
+            has_failed = False
+            raise
         except PotluckError as error:
             self._tell(self._refused(names_of(planned), error))
         finally:
-            self._next = self._clock() + self._retry_s
+            if not has_failed or self._clock() - began >= MOST_S:
+                self._failing.worked(nodes)
+            self._failing.failed(nodes)
             with suppress(PotluckError):
                 await deployment.stop(keep=self._keep)
             self.deployment = self._work = None
+            self._changed()
+
+
+def _nodes_of(planned: Planned) -> frozenset[NodeId]:
+    return frozenset(stage.node for stage in planned.plan.stages)
 
 
 def names_of(planned: Planned) -> str:

@@ -122,6 +122,7 @@ class Loader:
             find=planner.with_viewing,
             tell=lambda text: events.publish(Notice(level="warning", text=text)),
             retry_s=deadlines.readers_s,
+            changed=lambda: events.publish(ModelChanged()),
         )
         self.replicas = Replicas(
             present=lambda: [c.node_id for c in (computers.local, *computers.available())],

@@ -39,6 +39,7 @@ class Planned:
     reading: Reading | None = None  # who reads long prompts for the stages of the plan
     may_have_readers: bool = False  # whether one that pays is chosen without being asked for
     readers_weighed: bool = False  # whether all that were here could have been chosen
+    may_have_viewer: bool = False  # whether one that pays reads pictures
     viewing: Viewing | None = None  # who reads pictures for the first stage
     replicas: tuple[Plan, ...] = ()  # the other times that the model is held
     replicas_wanted: int = 1  # how many times it is to be held

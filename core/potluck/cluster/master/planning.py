@@ -31,6 +31,7 @@ from potluck.cluster.master.searching import search_in_thread
 from potluck.cluster.master.sharing_out import (
     check_replicas,
     may_have_readers,
+    may_have_viewer,
     share_out,
     viewing_beside,
 )
@@ -379,6 +380,7 @@ class Planner:
             reading=shared.reading,
             viewing=shared.viewing,
             may_have_readers=may_have_readers(request),
+            may_have_viewer=may_have_viewer(request),
             readers_weighed=may_choose,
             replicas=shared.replicas,
             replicas_wanted=request.replicas,

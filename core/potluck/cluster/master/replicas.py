@@ -18,6 +18,7 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.events import ComputerLost, StageLost
 from potluck.cluster.master.backoff import MOST_S, Backoff
 from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.going_over import go_over
 from potluck.cluster.master.losses import is_of
 from potluck.cluster.master.planned import Planned
 from potluck.errors import PotluckError
@@ -99,6 +100,7 @@ class Replicas:
         self._first: tuple[Deployment, Generator] | None = None
         self._others: list[_Replica] = []
         self._planning: asyncio.Task[None] | None = None
+        self._going_over = asyncio.Lock()  # the conversations of one after the other
         self._keep: Container[NodeId] = ()
         self._next = 0.0  # time before which no other one is planned
         self._failing = Backoff[NodeId](retry_s, clock=clock)  # computers
@@ -292,14 +294,37 @@ class Replicas:
         finally:
             for one in ends:
                 one.cancel()
-        if pipeline.broken is None:
+        if pipeline.broken is not None:
+            if not each.leaves.is_set():  # of the deployment in force, the master has told it
+                why = f"{pipeline.broken.message} Its answers go on at another replica."
+                self._tell_once(each, why)
+        elif not await self._go_over(each, generator):
             generator.leave(pipeline)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._answers_s):
                     await generator.unused(pipeline)
-        elif not each.leaves.is_set():  # of the deployment in force, the master has told it
-            why = f"{pipeline.broken.message} Its answers go on at another replica."
-            self._tell_once(each, why)
+
+    async def _go_over(self, each: _Replica, generator: Generator) -> bool:
+        """Have the conversations of one that leaves go on at another one, with their caches, if they can."""
+        async with self._going_over:
+            heir = self._staying
+            if heir is None:
+                return False
+            brought = await go_over(each.deployment, heir, generator)
+        if brought is not None and brought.again:
+            self._tell(brought.told)
+        return brought is not None
+
+    @property
+    def _staying(self) -> Deployment | None:
+        """The fastest of all that answer, and do not leave; None: there is none."""
+        found = [] if (ready := self.ready) is None else [ready]
+        if self._first is not None:
+            first, leaving = self._first[0], self._leaving()
+            is_here = first.pipeline is not None and first.pipeline.broken is None
+            if is_here and not any(map(first.uses, leaving)):
+                found.append(first)
+        return min(found, key=lambda each: each.planned.plan.token_ms, default=None)
 
     async def _stop(self, each: _Replica, generator: Generator) -> None:
         """End one of the others; answers that are under way there go on elsewhere."""

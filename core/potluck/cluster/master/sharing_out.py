@@ -58,7 +58,8 @@ def share_out(
             answering=answering,
             stop=stop,
         )
-        viewing = viewing_beside(sizes, devices, plan, reading)
+        may_view = may_have_viewer(request)
+        viewing = viewing_beside(sizes, devices, plan, reading) if may_view else None
         return SharedOut(plan=plan, reading=reading, viewing=viewing)
     found = plan_replicas(devices, request.replicas, answering=answering, stop=stop)
     plan, *others = found.plans
@@ -88,6 +89,11 @@ def viewing_beside(
 def may_have_readers(request: PlanRequest) -> bool:
     """Whether another computer may read prompts, where that makes answers sooner, although the request does not name it."""
     return not has_constraints(request) and request.users == request.replicas == 1
+
+
+def may_have_viewer(request: PlanRequest) -> bool:
+    """Whether another computer reads pictures, where that pays: not where the request says who takes part."""
+    return not has_constraints(request) and request.replicas == 1
 
 
 def check_replicas(request: PlanRequest) -> None:

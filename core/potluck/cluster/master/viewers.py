@@ -14,7 +14,7 @@ from potluck.tasks import end
 logger = logging.getLogger(__name__)
 
 LEAST_S = 15.0  # for a picture: the first one may have kernels compiled
-FACTOR = 10.0  # times as long as planned
+FACTOR = 2.0  # times as long as the first stage would take: who waits any longer gains nothing
 
 
 class Viewers(Beside):
@@ -24,7 +24,7 @@ class Viewers(Beside):
         return True
 
     def _may_have_some(self, answering: Planned) -> bool:
-        return answering.replicas_wanted == 1 and answering.model.config.tower is not None
+        return answering.may_have_viewer and answering.model.config.tower is not None
 
     def _planned(self, answering: Planned) -> Planned | None:
         return answering.of_viewer
@@ -44,11 +44,12 @@ class Viewers(Beside):
             epoch=deployment.epoch,
             numbers=tower.row,
             name=names,
-            limit_s=LEAST_S + FACTOR * planned.viewing.ms / 1000,
+            limit_s=LEAST_S + FACTOR * planned.viewing.first_ms / 1000,
         )
         running = asyncio.create_task(viewer.run(), name="viewer")
         generator.view_with(viewer, answering.pipeline)
         logger.info("%s reads pictures", names)
+        self._changed()
         try:
             broken = asyncio.create_task(deployment.wait_broken(), name="viewer broken")
             await asyncio.wait((running, broken), return_when=asyncio.FIRST_COMPLETED)

@@ -57,7 +57,7 @@ class Wiring:
             ranks=RankPlace(rank=index - first, hops=hops) if len(hops) > 1 else None,
             cache_hops=() if self._answering is None else self._answering.cache_hops(task),
             before=None if self.before is None else self.before.left_to(task, self._tasks),
-            key=self._key,
+            key=self._key if self.moves_conversations else None,  # else caches stay for nobody
         )
 
     @property

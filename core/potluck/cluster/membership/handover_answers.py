@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -53,7 +53,7 @@ class HandoverParts:
         join: joins the home of a token.
         invite: makes a token of the own home for one computer; the home is made if there is none.
         masters: the open connections of masters.
-        check: raises UnreachableError if a master may not have this computer dial one of these.
+        check: returns where a master may have this computer dial; raises UnreachableError if one of these is forbidden.
         is_asked: whether prompts are answered, or wait.
         unload: frees the model on all computers.
         rename: gives this computer a name.
@@ -67,7 +67,7 @@ class HandoverParts:
     join: Callable[[PairingToken, Sequence[Address]], Awaitable[Member]]
     invite: Callable[[NodeId], str]
     masters: Callable[[], Sequence[Link]]
-    check: Callable[[Link, Sequence[Address]], None]
+    check: Callable[[Link, Sequence[Address]], tuple[Address, ...]]
     is_asked: Callable[[], bool]
     unload: Callable[[], Awaitable[None]]
     rename: Callable[[str], object]
@@ -181,8 +181,8 @@ class HandoverAnswers:
             raise BusyError("It follows another computer already.")
         self._following.add(link.home)
         try:
-            self._parts.check(link, token.addresses)
-            _, name = await self._join(token)
+            dialled = replace(token, addresses=self._parts.check(link, token.addresses))
+            _, name = await self._join(dialled)
         except (PotluckError, OSError) as error:
             raise not_joined(error) from None
         finally:

@@ -18,6 +18,7 @@ from potluck.net.transport import dial_steps
 from potluck.store.progress import TransferProgress
 from potluck.store.registry import TensorSource
 from potluck.tasks import together
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import (
     LinkMeasured,
     Profile,
@@ -211,6 +212,9 @@ class LocalComputer:
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         stage = await self._processes.handle(device)
         return await stage.measure(epoch, position)
+
+    async def take_sessions(self, message: TakeSessions) -> None:
+        await (await self._processes.handle(message.device)).take_sessions(message)
 
     async def is_needed(self) -> None:
         raise AssertionError("this computer does not leave its own master")

@@ -24,6 +24,7 @@ from potluck.store.registry import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.tasks import reschedule
 from potluck.wire import messages as wire
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.handover_messages import (
     Follow,
     Followed,
@@ -270,6 +271,9 @@ class RemoteComputer:
     async def measure(self, epoch: int, position: int, device: DeviceId | None) -> StageTimes:
         message = MeasureStage(epoch=epoch, position=position, device=device)
         return (await self._ask(message, StageMeasured, self._patience.measure_stage_s)).times
+
+    async def take_sessions(self, message: TakeSessions) -> None:
+        await self._ask(message, TakingSessions, self._patience.take_sessions_s)
 
     async def is_needed(self) -> None:
         """Tell it, because it leaves, that the model does not fit without it."""

@@ -4,13 +4,14 @@ The process computes and may crash or run out of memory; the node must not. Who 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import msgspec
 
 from potluck import errors
 from potluck.cluster.processes.messages import (
+    EndLinks,
     EndSums,
     LoadProgress,
     LoadStage,
@@ -23,7 +24,9 @@ from potluck.cluster.processes.messages import (
     UnloadStage,
 )
 from potluck.cluster.processes.stage_process import StageProcess
+from potluck.net.interfaces import Interface
 from potluck.tasks import reschedule
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -124,6 +127,21 @@ class StageHandle(StageProcess):
             with suppress(errors.EngineError):  # it has just ended
                 self._send(EndSums())
             raise
+
+    async def take_sessions(self, message: TakeSessions) -> None:
+        """Have the stage in force go on with the sessions of another plan.
+
+        Raises:
+            StaleEpochError: another stage is in force.
+            InvalidStepError: it is a rank of a group.
+            UnreachableError: a stage of the other plan does not answer.
+        """
+        await self._ask(message, TakingSessions, self._times.take_sessions_s)
+
+    def end_links(self, own: Iterable[Interface]) -> None:
+        """Have it end its connections in networks of these that are not used."""
+        with suppress(errors.EngineError):  # it has just ended, and its connections with it
+            self._send(EndLinks(own=tuple(own)))
 
     async def unload(self, *, leaves_caches: bool = False) -> None:
         """Have it free its memory; if wanted, without the caches of its sessions, which stay for a moment."""

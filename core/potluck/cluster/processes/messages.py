@@ -14,6 +14,8 @@ from typing import BinaryIO, TypeAlias
 
 import msgspec
 
+from potluck.net.interfaces import Interface
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -124,6 +126,12 @@ class EndSums(Message, frozen=True, tag="end_sums"):
     """Nobody waits any more for what `try_sums` asked for."""
 
 
+class EndLinks(Message, frozen=True, tag="end_links"):
+    """End the connections in networks of this computer that are not used."""
+
+    own: tuple[Interface, ...]
+
+
 class HealthCheck(Message, frozen=True, tag="health_check"):
     """Asks whether the process hangs. It is answered by a thread that does not compute."""
 
@@ -147,8 +155,10 @@ class Quantise(Message, frozen=True, tag="quantise"):
     path: str  # of the file to write, which does not exist yet
 
 
-Request: TypeAlias = Profile | LoadStage | MeasureStage | TrySums | UnloadStage | Quantise
-ToStage: TypeAlias = Start | StageSettings | HealthCheck | EndSums | Request
+Request: TypeAlias = (
+    Profile | LoadStage | MeasureStage | TakeSessions | TrySums | UnloadStage | Quantise
+)
+ToStage: TypeAlias = Start | StageSettings | HealthCheck | EndSums | EndLinks | Request
 
 
 class Ready(Message, frozen=True, tag="ready"):
@@ -216,7 +226,13 @@ class Quantised(Message, frozen=True, tag="quantised"):
 
 
 Answer: TypeAlias = (
-    Profiled | StageLoaded | StageMeasured | SumsMeasured | StageUnloaded | Quantised
+    Profiled
+    | StageLoaded
+    | StageMeasured
+    | TakingSessions
+    | SumsMeasured
+    | StageUnloaded
+    | Quantised
 )
 FromStage: TypeAlias = Ready | Health | Memory | LoadProgress | Holds | StepFailed | Answer | Error
 

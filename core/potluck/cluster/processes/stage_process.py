@@ -62,6 +62,7 @@ class HandleTimes:
     profile_s: float = 60.0
     load_silence_s: float = 60.0  # a load that reports no progress for so long is stuck
     unload_s: float = 20.0
+    take_sessions_s: float = 6.0  # more than the process gives itself to reach others
     measure_s: float = 60.0  # six passes over the weights, the first time twelve
     watch: WatchTimes = field(default_factory=WatchTimes)
     sums_s: float = 8.0  # more than the process gives itself

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import NamedTuple, TypeAlias
 
@@ -10,7 +10,7 @@ from potluck.cluster.processes.messages import LoadStage
 from potluck.cluster.stage.joining import dial_above
 from potluck.cluster.stage.ranks import Links
 from potluck.cluster.stage.transfers import CacheTarget
-from potluck.errors import PotluckError
+from potluck.errors import PotluckError, UnreachableError
 from potluck.ids import HomeId
 from potluck.net.transport import StepLink
 from potluck.wire.messages import CacheHop, Hop, Purpose
@@ -65,6 +65,20 @@ class Dialling:
         if message.ranks is not None:
             ranks = await dial_above(message.ranks, message.epoch, dial)
         return Connected(following, ranks, targets, sources)
+
+    async def all_before(self, hops: Sequence[CacheHop], home: HomeId) -> list[CacheTarget]:
+        """Connect with all stages of a plan that ends, which a stage in force is to take sessions over from.
+
+        Raises:
+            UnreachableError: one does not answer in time.
+        """
+        found = await asyncio.gather(*(self._dial_before(hop, home) for hop in hops))
+        for hop, source in zip(hops, found, strict=True):
+            if source is None:
+                raise UnreachableError(
+                    "A stage of the other replica is not reached.", node=hop.node_id
+                )
+        return [source for source in found if source is not None]
 
     async def _dial_before(self, hop: CacheHop, home: HomeId) -> CacheTarget | None:
         try:

@@ -101,6 +101,12 @@ class Giving:
         """Send no more to who wants no more."""
         self._outgoing.pop((transfer, link), None)
 
+    def end(self) -> None:
+        """Give up all that is under way, and say so: what is sent is given back."""
+        for name, link in self._outgoing:
+            self.refuse(link, name, "It was given back here.")
+        self._outgoing.clear()
+
     def refuse(self, link: PeerLink, transfer: str, told: str) -> None:
         """Say that nothing more comes of a transfer."""
         say(link, CacheGivenUp(epoch=self._epoch, transfer=transfer, message=told))

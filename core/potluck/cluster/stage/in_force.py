@@ -33,6 +33,7 @@ from potluck.ids import HomeId, NodeId
 from potluck.net.identity import Identity
 from potluck.net.transport import StepLink, dial_steps
 from potluck.tasks import TaskSet
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import (
     StageTimes,
 )
@@ -149,7 +150,7 @@ class StageInForce:
 
     async def _leave(self, message: LoadStage) -> LeftSessions | None:
         """Take the stage out of force; return its sessions if the next one may go on with them."""
-        loaded = self._withdraw()
+        loaded = await self._withdraw()
         if loaded is None or message.before is None or loaded.epoch != message.before.epoch:
             return None
         if message.share is not None or not self._loader.has_content_of(message):
@@ -219,28 +220,55 @@ class StageInForce:
 
         return await self._compute.call(measure)
 
+    async def take_sessions(self, message: TakeSessions) -> None:
+        """Have the stage in force go on with the sessions of a plan that ends, whose stages have its layers.
+
+        Raises:
+            StaleEpochError: another one is in force.
+            InvalidStepError: it is a rank of a group.
+            UnreachableError: one of those stages does not answer.
+        """
+        async with self._turn:
+            loaded = self._chain.loaded
+            if loaded is None or loaded.epoch != message.epoch:
+                raise StaleEpochError("The stage that is to go on is not loaded here any more.")
+            if loaded.rank_links is not None:
+                raise InvalidStepError("A rank of a group takes no conversations over.")
+            async with AsyncExitStack() as if_it_fails:
+                dialling = Dialling(self.dial, if_it_fails)
+                sources = await dialling.all_before(message.before.hops, loaded.home)
+                before = StageBefore(message.before.epoch, None, sources, message.before.key)
+                await self._compute.call(lambda: loaded.take_over_from(before))
+                if_it_fails.pop_all()
+            for source in sources:
+                self._tasks.spawn(self._chain.watch(source.link))
+
     async def unload(self, *, leaves_caches: bool = False) -> None:
         """Take the stage out of force, and free its memory; if wanted, its sessions stay for a moment."""
         async with self._turn:
             await self.save_sessions()
             await self._forget_remains()
-            loaded = self._withdraw()
-            if leaves_caches and loaded is not None:
-                await self._leave_caches(loaded)
+            if leaves_caches:
+                await self._leave_caches()
+            await self._withdraw()
             await self._compute.call(lambda: self._ranks.join(0, None))  # which gives memory back
             await self._loader.drop()
         self._tell_held()
 
-    async def _leave_caches(self, loaded: LoadedStage) -> None:
-        """Keep the caches of a stage's sessions until the next plan has them, but not for long."""
-        if (key := loaded.key) is None:
-            return
+    async def _leave_caches(self) -> None:
+        """Have what remains of the stage take its place: its sessions' caches, until the next plan has them, but not for long."""
+        loaded = self._chain.loaded
+        if loaded is None or (key := loaded.key) is None or loaded.rank_links is not None:
+            return  # the thread of a rank may wait for one that is lost
 
-        def leave() -> None:
-            left = loaded.stage.left(is_in_force=False)
-            self._chain.remains = Remains(loaded.home, loaded.epoch, key, left)
+        def leave() -> None:  # at once: no message of a transfer comes in between
+            loaded.transfers.forget_before()
+            left, giving = loaded.stage.left(is_in_force=False), loaded.transfers.giving
+            self._chain.remains = Remains(loaded.home, loaded.epoch, key, left, giving)
+            self._chain.loaded = None
 
         await self._compute.call(leave)
+        loaded.close()
         self._forgetting = self._tasks.spawn(self._forget_later())
 
     async def _forget_later(self) -> None:
@@ -258,13 +286,14 @@ class StageInForce:
             self._forgetting = None
         remains, self._chain.remains = self._chain.remains, None
         if remains is not None:
-            await self._compute.call(remains.left.clear)
+            await self._compute.call(remains.end)
 
-    def _withdraw(self) -> LoadedStage | None:
+    async def _withdraw(self) -> LoadedStage | None:
         """Take the stage out of force: its links to other stages end, and its sessions are used no more."""
         loaded, self._chain.loaded = self._chain.loaded, None
         if loaded is not None:
             loaded.close()
+            await self._compute.call(loaded.transfers.giving.end)
         return loaded
 
     async def stop(self) -> None:

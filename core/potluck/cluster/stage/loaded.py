@@ -37,6 +37,11 @@ class LoadedStage:
     key: str | None = None  # of the plan: who knows it may fetch caches
     transfers: Transfers = field(init=False)  # set when it comes into force
 
+    def take_over_from(self, before: StageBefore) -> None:
+        """Take conversations over from stages of a plan that ends. Call it on the computing thread, in force."""
+        self.transfers.take_over_from(before)
+        self.before = before
+
     def close(self) -> None:
         """End the connections that were made for this stage."""
         for link in self.links:

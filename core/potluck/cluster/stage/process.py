@@ -28,6 +28,7 @@ import torch
 from potluck.cluster.device_names import place_name
 from potluck.cluster.processes.messages import (
     Answer,
+    EndLinks,
     EndSums,
     FromStage,
     Health,
@@ -75,8 +76,10 @@ from potluck.model.config import ModelConfig
 from potluck.net.identity import Identity
 from potluck.net.link import error_message
 from potluck.net.link_kind import step_links
+from potluck.net.peer_link import end_avoided, open_links
 from potluck.net.transport import Listener, StepLink
 from potluck.tasks import TaskSet
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
     MeasureStage,
     Profile,
@@ -190,8 +193,12 @@ class StageServer:
                 self._begin_sums(message)
             case EndSums():
                 self._end_sums()
+            case EndLinks():
+                end_avoided(open_links(self._identity), message.own)
             case MeasureStage():
                 self._tasks.spawn(self._answer(message.id, self._time(message)))
+            case TakeSessions():
+                self._tasks.spawn(self._answer(message.id, self._take_sessions(message)))
             case Quantise():
                 self._tasks.spawn(self._answer(message.id, self._packer.answer(message)))
             case Start() | HealthCheck():  # a check is answered by the thread that reads it
@@ -282,6 +289,10 @@ class StageServer:
     async def _time(self, message: MeasureStage) -> StageMeasured:
         times = await self._in_force.measure(message.epoch, message.position)
         return StageMeasured(epoch=message.epoch, times=times)
+
+    async def _take_sessions(self, message: TakeSessions) -> TakingSessions:
+        await self._in_force.take_sessions(message)
+        return TakingSessions(epoch=message.epoch)
 
     async def _try_sums(self, message: TrySums) -> SumsMeasured:
         check_place(message.ranks, self._identity.node_id)

@@ -19,12 +19,15 @@ class Remains:
         epoch: of their plan.
         key: of it; who fetches them has to show it.
         left: their caches.
+        giving: what is on its way of them, which goes on.
     """
 
-    def __init__(self, home: HomeId, epoch: int, key: str, left: LeftSessions) -> None:
+    def __init__(
+        self, home: HomeId, epoch: int, key: str, left: LeftSessions, giving: Giving
+    ) -> None:
         self.home, self.left = home, left
         self._epoch, self._key = epoch, key
-        self._giving = Giving(epoch)
+        self._giving = giving
 
     def receive(self, link: PeerLink, message: Message) -> None:
         """Handle a message of a stage that fetches a cache."""
@@ -41,6 +44,11 @@ class Remains:
     def lost(self, link: PeerLink) -> None:
         """Send nothing more over a connection that has ended."""
         self._giving.lost(link)
+
+    def end(self) -> None:
+        """Give the memory back, and say so to who is still fetching."""
+        self._giving.end()
+        self.left.clear()
 
     def _left_of(self, message: FetchCache) -> LeftSessions:
         if message.epoch != self._epoch:

@@ -109,6 +109,11 @@ class Transfers:
         self._incoming: dict[str, _Incoming] = {}
         self._giving, self._key = Giving(epoch), key
 
+    @property
+    def giving(self) -> Giving:
+        """What is on its way from here: it may go on, or is given up, when the stage is out of force."""
+        return self._giving
+
     # --- from the driver, along the chain
 
     def expect(self, message: ExpectCache) -> Result:
@@ -208,6 +213,11 @@ class Transfers:
             transfer.taker = None  # its driver has given up
             self._break(transfer, "The conversation goes on without it.")
         self._giving.drop(session)
+
+    def take_over_from(self, before: StageBefore) -> None:
+        """Take sessions over from these stages from now on, in place of those before."""
+        self.forget_before()
+        self._before = before
 
     def forget_before(self) -> None:
         """Give back what was not taken over from the plan before."""

@@ -85,10 +85,16 @@ class Lease:
         )
 
     @property
-    def layers(self) -> tuple[int, int]:
-        """The first layer of all stages, and the one after the last."""
+    def layers(self) -> tuple[int, int] | None:
+        """The first layer of all stages, and the one after the last. None: it reads pictures."""
+        if self._is_tower:
+            return None
         starts, stops = zip(*(stage.assign.layers for stage in self.stages.values()), strict=True)
         return min(starts), max(stops)
+
+    @property
+    def _is_tower(self) -> bool:
+        return all(stage.assign.tower for stage in self.stages.values())
 
     @property
     def model(self) -> tuple[str, int]:
@@ -98,7 +104,7 @@ class Lease:
 
     @property
     def held(self) -> tuple[int, Held]:
-        """How many layers its stages compute, each counted once, and whether that is all of the model."""
+        """How many layers its stages compute, each counted once, and what these are of the model."""
         whole, ranks, sizes = set[int](), defaultdict[int, set[int]](set), dict[int, int]()
         for stage in self.stages.values():
             layers, share = range(*stage.assign.layers), stage.assign.share
@@ -109,6 +115,8 @@ class Lease:
                 ranks[layer].add(share.rank)
                 sizes[layer] = len(share.shares)
         whole.update(layer for layer, here in ranks.items() if len(here) == sizes[layer])
+        if self._is_tower:
+            return 0, "tower"
         held = whole | ranks.keys()
         if held != whole:
             return len(held), "shares"

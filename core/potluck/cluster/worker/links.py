@@ -6,8 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from potluck.api.values import network
 from potluck.api.values import vitals as schema
@@ -28,6 +30,7 @@ from potluck.net.link import Link
 from potluck.net.measure import measure_to
 from potluck.net.transport import dial
 from potluck.tasks import TaskSet
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.handover_messages import Follow, Invite, TakeOver
 from potluck.wire.measuring_messages import LinkMeasured, MeasureLink, MeasureSums
 from potluck.wire.messages import (
@@ -38,6 +41,7 @@ from potluck.wire.messages import (
     Medium,
     Message,
     NodeInfo,
+    PlanBefore,
     RankPlace,
     Revoked,
     Status,
@@ -48,6 +52,7 @@ from potluck.wire.passing_messages import PassedOn, PassOn
 
 logger = logging.getLogger(__name__)
 
+HopKind = TypeVar("HopKind", bound=Hop)
 
 # What dialling another computer raises, and what a handshake there found.
 _NOT_REACHED = (UnreachableError, UntrustedPeerError, PeerLostError, PeerTimeoutError, RemoteError)
@@ -153,8 +158,10 @@ class WorkerLinks:
                 return await self._measure(link, message)
             case Load() if hops := message.dialled:
                 return await self._dialling(link, message, hops)
-            case MeasureSums(ranks=RankPlace() as ranks) if ranks.above:
-                return await self._dialling(link, message, ranks.above)
+            case TakeSessions(before=PlanBefore(hops=hops)) if hops:
+                return await self._dialling(link, message, hops)
+            case MeasureSums(ranks=RankPlace() as ranks) if hops := ranks.above:
+                return await self._dialling(link, message, hops)
             case PassOn():
                 return await self._pass_on(link, message)
             case StillNeeded():
@@ -182,9 +189,8 @@ class WorkerLinks:
         if link.peer_role != "master" or not self._worker.is_lending:
             raise NotAllowedError("This computer measures for a master that it lends itself to.")
         try:
-            self.check_addresses(link, message.node_id, message.addresses)
             return await measure_to(
-                [a for a in message.addresses if not self._avoids(a.host)],
+                self.check_addresses(link, message.node_id, message.addresses),
                 self._identity,
                 home=link.home,
                 peer=NodeId(message.node_id),
@@ -195,21 +201,25 @@ class WorkerLinks:
         except PotluckError as error:
             raise _no_way(message.node_id, error) from None
 
-    async def _dialling(self, link: Link, message: Message, hops: Sequence[Hop]) -> Message | None:
+    async def _dialling(
+        self, link: Link, message: Load | MeasureSums | TakeSessions, hops: Sequence[Hop]
+    ) -> Message | None:
         """Do what has a stage process dial others: the next one, other ranks, or who answers with what it reads."""
         try:
             for hop in hops:
                 self.check_addresses(link, hop.node_id, hop.addresses)
-            return await self._worker.handle(link, message)
+            return await self._worker.handle(link, _dialling_less(message, self._avoids))
         except _NOT_REACHED as error:
             raise _no_way(hops[0].node_id, error) from None
 
-    def check_addresses(self, link: Link, node_id: str, addresses: Sequence[Address]) -> None:
-        """Check where a master has this computer dial another one.
+    def check_addresses(
+        self, link: Link, node_id: str, addresses: Sequence[Address]
+    ) -> tuple[Address, ...]:
+        """Check where a master has this computer dial another one, and return where it may be dialled.
 
         A master may have its workers dial each other, but it must not scan their networks in this
         way: no resolver is asked, and this computer's own services are not dialled. Whatever goes
-        wrong gives the same sentence, by `_no_way`.
+        wrong gives the same sentence, by `_no_way`. What is in a network that is not used is left out.
 
         Raises:
             UnreachableError: one of them is a name; or loopback, neither this node nor its master
@@ -219,6 +229,7 @@ class WorkerLinks:
         for address in addresses:
             if _is_loopback(address) and not is_local:
                 raise UnreachableError("A master dials nothing but nodes on this computer.")
+        return tuple(address for address in addresses if not self._avoids(address.host))
 
     async def _pass_on(self, link: Link, message: PassOn) -> PassedOn:
         """Send tensors to another worker of the home, as its master says."""
@@ -229,9 +240,8 @@ class WorkerLinks:
         sources = self._worker.peers.sources(link.home, message.tensors)
         here = [tensor for tensor in message.tensors if tensor.digest in sources]
         try:
-            self.check_addresses(link, message.node_id, message.addresses)
             other = await dial(
-                message.addresses,
+                self.check_addresses(link, message.node_id, message.addresses),
                 self._identity,
                 home=link.home,
                 peer=NodeId(message.node_id),
@@ -310,6 +320,31 @@ def _vitals(seen: schema.Vitals) -> Vitals | None:
 
 def _medium(seen: network.Medium) -> Medium | None:
     return msgspec.convert(seen, Medium, from_attributes=True) if seen.kind else None
+
+
+def _dialling_less(
+    message: Load | MeasureSums | TakeSessions, avoids: Callable[[str], bool]
+) -> Message:
+    """The same message, without the addresses in networks that are not used."""
+
+    def used(hop: HopKind) -> HopKind:
+        return replace(hop, addresses=tuple(a for a in hop.addresses if not avoids(a.host)))
+
+    def used_before(plan: PlanBefore) -> PlanBefore:
+        return replace(plan, hops=tuple(map(used, plan.hops)))
+
+    if isinstance(message, TakeSessions):
+        return replace(message, before=used_before(message.before))
+    ranks = message.ranks and replace(message.ranks, hops=tuple(map(used, message.ranks.hops)))
+    if isinstance(message, MeasureSums):
+        return replace(message, ranks=ranks)
+    return replace(
+        message,
+        ranks=ranks,
+        next_hop=message.next_hop and used(message.next_hop),
+        cache_hops=tuple(map(used, message.cache_hops)),
+        before=message.before and used_before(message.before),
+    )
 
 
 def _is_loopback(address: Address) -> bool:

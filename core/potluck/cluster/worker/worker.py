@@ -32,6 +32,7 @@ from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.progress import TransferProgress
 from potluck.store.throttle import Throttle
 from potluck.tasks import together
+from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
     MeasureStage,
     MeasureSums,
@@ -163,6 +164,11 @@ class Worker:
                 return await stage.measure_sums(link.home, message.ranks)
             case MeasureStage():
                 return await self._measure(link, message)
+            case TakeSessions():
+                stage = await self._stage(message.device)
+                self.leasing.stage(link, message.epoch, stage.devices[0].id)
+                await stage.take_sessions(message)
+                return TakingSessions(epoch=message.epoch)
             case Expect():
                 self.peers.expect(link.home, message, self.lease)
                 return Expecting(epoch=message.epoch)

@@ -98,23 +98,27 @@ def _neighbour(
 # --- the router
 
 
-def look_at_gateway(ask: Ask = ask, ports: Sequence[int] = _ROUTER_PORTS) -> Gateway | None:
+def look_at_gateway(
+    ask: Ask = ask, ports: Sequence[int] = _ROUTER_PORTS, *, platform: str = sys.platform
+) -> Gateway | None:
     """The router and whether it answers; None: there is none, or the system does not say."""
-    address = gateway_address(ask)
+    address = gateway_address(ask, platform=platform)
     if address is None:
         return None
     for port in ports:
         if dial(address, port, timeout_s=_ROUTER_S) in ("open", "refused"):
             return Gateway(address=address, answers=True)
-    once = ("-n", "1", "-w", "1000") if sys.platform == "win32" else ("-c", "1")
+    once = ("-n", "1", "-w", "1000") if platform == "win32" else ("-c", "1")
     return Gateway(address=address, answers=ask("ping", *once, address) is not None)
 
 
-def gateway_address(ask: Ask, table: Path = Path("/proc/net/route")) -> str | None:
+def gateway_address(
+    ask: Ask, table: Path = Path("/proc/net/route"), *, platform: str = sys.platform
+) -> str | None:
     """The address of the router of IPv4."""
     with suppress(OSError):
         return linux_gateway(table.read_text())
-    if sys.platform == "win32":
+    if platform == "win32":
         said = ask("route", "print", "-4", "0.0.0.0") or ""  # noqa: S104 - the default route
         match = re.search(r"^\s*0\.0\.0\.0\s+0\.0\.0\.0\s+(\d+\.\d+\.\d+\.\d+)", said, re.MULTILINE)
     else:

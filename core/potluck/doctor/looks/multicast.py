@@ -5,13 +5,11 @@ Printers, televisions and other computers answer it, and so does Potluck. The sy
 it sends also to its own listeners: who does not even hear itself has a firewall in the way.
 """
 
-import errno
 import ipaddress
 import secrets
 import select
 import socket
 import struct
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -21,6 +19,7 @@ from typing import Final
 from potluck.doctor.facts import Adapter, MulticastSeen
 from potluck.net.advert import SERVICE
 from potluck.reasons import reason
+from potluck.sockets import is_withheld
 
 LISTEN_S: Final = (
     2.5  # responders wait for up to half a second, and answers of sleepers take longer
@@ -175,8 +174,7 @@ def _send(way: _Way, port: int) -> None:
         way.error = "a firewall of this computer refuses it"
     except OSError as error:
         way.error = reason(error)
-        # What macOS says to a program that its user has not allowed to use the local network.
-        way.is_forbidden = sys.platform == "darwin" and error.errno == errno.EHOSTUNREACH
+        way.is_forbidden = is_withheld(error)
 
 
 def _hear(listener: socket.socket, ways: Sequence[_Way]) -> None:

@@ -224,15 +224,24 @@ def parts_of(spec: CacheSpec, cache: LayerCache) -> tuple[MovedPart, ...]:
 def moved_parts(
     cache: SessionCache, specs: Sequence[CacheSpec], numbers: Sequence[int]
 ) -> Iterator[tuple[PartKey, MovedPart]]:
-    """All parts of a cache, without the layers that cache nothing; `numbers` are those of the layers."""
+    """All parts of a cache, without the layers that cache nothing; `numbers` are those of the layers.
+
+    Layers that have one cache have the same parts.
+    """
+    made: dict[LayerCache, tuple[MovedPart, ...]] = {}
     for number, spec, layer in zip(numbers, specs, cache.layers, strict=True):
         if spec.row.nbytes:
-            for index, part in enumerate(parts_of(spec, layer)):
+            if layer not in made:
+                made[layer] = parts_of(spec, layer)
+            for index, part in enumerate(made[layer]):
                 yield (number, index), part
 
 
 def bytes_moved(specs: Iterable[CacheSpec], begin: int, end: int) -> int:
-    """Bytes that come for the tokens from `begin` to `end`. Windows and states come whole, whatever is there."""
+    """Bytes that come for the tokens from `begin` to `end`. Windows and states come whole, whatever is there.
+
+    `specs` are of the caches, those that layers share once.
+    """
     return sum(_streamed(spec, begin, end) + _apart(spec, end) for spec in specs)
 
 

@@ -129,9 +129,18 @@ class SessionCache:
         self.length = position + tokens
 
     def extend(self, position: int) -> None:
-        """Count the tokens before a position as cached: their rows are there, and its layers hold them."""
+        """Count the tokens before a position as cached: their rows are there, and its layers hold them.
+
+        Layers of one kind may hold different positions, as they come of stages that were not equally far. Then all
+        hold what the one does whose rows begin last.
+        """
         self.changes += 1
         self.place = object()
+        for _, layers in self._kinds:
+            held = max(layer.held for layer in layers)
+            for layer in layers:
+                if layer.held != held:
+                    layer.advance(held, position)
         self.length = position
 
     def trim(self, position: int) -> None:

@@ -1,7 +1,8 @@
 """A session's cache on its way from a stage that reads its prompt to one that answers, layer by layer.
 
 What is sent is what the cache holds, in the cache's own numbers. Rows of all positions go as soon as they are
-computed; those of windows, and states, once the last token is. The receiver writes rows behind the tokens that it
+computed; those of windows, and states, once the last token is. A cache that several layers have goes once, as that of
+one of them. The receiver writes rows behind the tokens that it
 has. Windows and states would replace what these tokens left, so they wait in memory of their own. Nothing counts
 before all is there: what breaks leaves the session as it was.
 """
@@ -43,11 +44,12 @@ class RowSender:
     def __init__(
         self, cache: SessionCache, parts: Mapping[PartKey, MovedPart], begin: int, end: int
     ) -> None:
-        self._cache, self._parts, self._end = cache, parts, end
+        self._cache, self._end = cache, end
+        self._parts = {key: part for part, key in _once(parts).items()}
         # What is to be read next of each part; None: it waits for the last token.
         self._next = {
             key: part.units(begin) if part.is_streamed else None
-            for key, part in parts.items()
+            for key, part in self._parts.items()
             if not part.is_streamed or part.units(begin) < part.units(end)
         }
         self._furthest = 0  # position up to which rows were read
@@ -98,18 +100,21 @@ class RowReceiver:
     ) -> None:
         self._cache, self._parts, self.begin, self.end = cache, parts, begin, end
         self._changes = cache.changes
-        self._next = {key: part.units(begin) for key, part in parts.items() if part.is_streamed}
-        self._first: dict[PartKey, int] = {}  # of windows, the position of the first row
+        # Under which key each part comes. Stages that are cut elsewhere may all send one that layers share: the first counts.
+        self._keys: dict[MovedPart, PartKey] = {}
+        self._once = tuple(_once(parts))
+        self._next = {part: part.units(begin) for part in self._once if part.is_streamed}
+        self._first: dict[MovedPart, int] = {}  # of windows, the position of the first row
         # Of windows and states, where they wait for the last piece. A session without tokens has
         # nothing that they could replace.
         self._apart = {
-            key: torch.empty_like(part.memory[:, :, : part.rows_apart(end)])
-            for key, part in parts.items()
+            part: torch.empty_like(part.memory[:, :, : part.rows_apart(end)])
+            for part in self._once
             if begin and not part.is_streamed
         }
 
     def write(self, piece: Piece) -> None:
-        """Write a piece. Those of a part come in their order.
+        """Write a piece. Those of a part come in their order; where another stage sends the same, they are dropped.
 
         Raises:
             InvalidStepError: they are not the rows that come next, or the session has changed meanwhile.
@@ -121,21 +126,23 @@ class RowReceiver:
             raise InvalidStepError(
                 f"Rows of layer {piece.layer} came, which this stage does not have."
             )
+        if self._keys.setdefault(part, key) != key:
+            return
         rows = _tensor(piece.tensor, piece.data, part.memory)
         stop = first + rows.shape[part.axis]
-        begin = part.begin if part.is_streamed else self._first.get(key, first)
-        is_next = first == self._next.get(key, 0 if part.axis == 3 else first)
+        begin = part.begin if part.is_streamed else self._first.get(part, first)
+        is_next = first == self._next.get(part, 0 if part.axis == 3 else first)
         if not is_next or stop > part.units(self.end):
             raise InvalidStepError(f"Rows of layer {piece.layer} came that are not the next ones.")
-        target = part.place(self._apart.get(key, part.memory), first, stop, begin)
+        target = part.place(self._apart.get(part, part.memory), first, stop, begin)
         if target.shape != rows.shape:
             raise InvalidStepError(
                 f"Layer {piece.layer} is cached as {list(target.shape)} here, and {list(rows.shape)} came."
             )
         if not part.is_streamed:
-            self._first[key] = begin
+            self._first[part] = begin
         target.copy_(rows)
-        self._next[key] = stop
+        self._next[part] = stop
 
     def finish(self) -> None:
         """Count the tokens as cached: the session goes on behind them.
@@ -145,13 +152,13 @@ class RowReceiver:
         """
         self._check()
         for key, part in self._parts.items():
-            is_whole = self._next.get(key) == part.units(self.end)
-            if not is_whole or not part.has_enough(self._first.get(key, 0), self.end):
+            is_whole = self._next.get(part) == part.units(self.end)
+            if not is_whole or not part.has_enough(self._first.get(part, 0), self.end):
                 raise InvalidStepError(f"Not all rows of layer {key[0]} came.")
-        for key, part in self._parts.items():
-            if (apart := self._apart.pop(key, None)) is not None:
+        for part in self._once:
+            if (apart := self._apart.pop(part, None)) is not None:
                 part.memory[:, :, : apart.shape[2]].copy_(apart)
-            part.hold(self._first.get(key, 0), self.end)
+            part.hold(self._first.get(part, 0), self.end)
         self._cache.extend(self.end)
 
     def _check(self) -> None:
@@ -170,6 +177,14 @@ def beyond_one_transfer(nbytes: int) -> OutOfMemoryError:
 
 
 # --- rows
+
+
+def _once(parts: Mapping[PartKey, MovedPart]) -> dict[MovedPart, PartKey]:
+    """Each part once, and the first key of it."""
+    found: dict[MovedPart, PartKey] = {}
+    for key, part in parts.items():
+        found.setdefault(part, key)
+    return found
 
 
 def _piece(key: PartKey, first: int, rows: Tensor) -> Piece:

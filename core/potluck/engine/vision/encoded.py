@@ -11,8 +11,6 @@ from potluck.errors import InvalidStepError
 from potluck.model.footprint import kept_picture_bytes
 from potluck.wire.activation_messages import PictureRows
 
-_MOST_COMING = 3  # pictures whose rows come at once, each of another prompt
-
 
 class _Coming:
     """A picture whose rows come from another tower."""
@@ -30,7 +28,10 @@ class _Coming:
 
 
 class EncodedPictures:
-    """Reads each picture once, and forgets those used least recently, but never the last one."""
+    """Reads each picture once, and forgets those used least recently, but never the last one.
+
+    Rows that are still coming count as well, and are given up first.
+    """
 
     def __init__(self, tower: Tower | None) -> None:
         """Without a tower, no picture can be read."""
@@ -95,8 +96,7 @@ class EncodedPictures:
             )
         if first == 0:
             self._coming.pop(picture, None)
-            while len(self._coming) >= _MOST_COMING:
-                self._coming.popitem(last=False)
+            self._make_room(total * numbers * rows.element_size())
             self._coming[picture] = _Coming(torch.empty(total, numbers))
         coming = self._coming.get(picture)
         if coming is not None and coming.take(rows, first, total) and first + count == total:
@@ -104,9 +104,14 @@ class EncodedPictures:
             self._keep(picture, coming.rows)
 
     def _keep(self, picture: str, rows: Tensor) -> None:
+        self._make_room(rows.nbytes)
         self._rows[picture] = rows
-        while len(self._rows) > 1 and self._nbytes > self._limit:
-            self._rows.popitem(last=False)
+
+    def _make_room(self, nbytes: int) -> None:
+        """Forget what is oldest until there is room for so many bytes, if that is possible."""
+        for some in (self._coming, self._rows):
+            while some and self._nbytes + nbytes > self._limit:
+                some.popitem(last=False)
 
     @property
     def _nbytes(self) -> int:

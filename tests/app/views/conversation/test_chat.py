@@ -394,6 +394,18 @@ def test_the_top_says_which_model_answers_and_where(
     assert window.chat.composer.text.placeholderText() == "Message Qwen3 8B"
 
 
+def test_the_top_does_not_say_where_a_model_will_run_that_is_not_loaded(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(model=running_model()))
+    backend.lose()
+
+    picker = window.findChild(QToolButton, "chat-model")
+    assert picker is not None
+    assert picker.text() == "Qwen3 8B"
+    assert picker.accessibleName() == "Model: Qwen3 8B. Choose another"
+
+
 def test_a_chat_of_the_list_is_opened_renamed_and_deleted(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:

@@ -106,6 +106,19 @@ def test_a_chosen_model_that_is_not_loaded_is_said_to_be_loaded_by_a_message(
     backend.say(home(served=(MINE,)))
 
     assert window.chat._empty_line.text() == "mine is loaded with your first message."
+    assert window.chat.model.text() == "mine"
+    assert window.chat.model.accessibleName() == "Model: mine. Choose another"
+
+
+def test_where_a_model_runs_is_not_said_while_no_node_does(
+    window: MainWindow, backend: ScriptedBackend
+) -> None:
+    backend.say(home(model=running_model()))
+
+    backend.lose()
+
+    assert window.chat.pill.text() == "Starting"
+    assert window.chat.model.text() == "Qwen3 8B"
 
 
 def test_where_the_model_runs_is_said_whole_or_not_at_all(

@@ -8,6 +8,7 @@ from PySide6.QtWidgets import QLabel, QMenu, QScrollArea
 from pytestqt.qtbot import QtBot
 from scripted_window import STUDY, ScriptedBackend, home, pairing, running_model, study_pc
 
+from potluck.api.values.network import Medium
 from potluck.api.values.pairing import Invite
 from potluck.api.values.schema import ClusterState, ComputerChange, LinkTest, MainRequest, Transfer
 from potluck_app.http import Problem
@@ -214,7 +215,7 @@ def test_a_computer_is_paused_and_resumed(page: MainWindow, backend: ScriptedBac
 
 
 def test_a_tested_link_is_told_on_its_card(page: MainWindow, backend: ScriptedBackend) -> None:
-    backend.say(home(MAC))
+    backend.say(home(msgspec.structs.replace(MAC, medium=Medium(kind="wifi"))))
     choose(page, MAC.node_id, "test")
     link = page.cluster._computers[MAC.node_id]._link
     assert link.whole_text() == "Testing the link…"
@@ -222,7 +223,7 @@ def test_a_tested_link_is_told_on_its_card(page: MainWindow, backend: ScriptedBa
     call = backend.last(f"/cluster/computers/{MAC.node_id}/link").call
     call.done.emit(LinkTest(rtt_ms=0.42, bytes_per_s=1.17e8))
 
-    assert link.whole_text() == "936 Mbit/s · 0.4 ms, just tested"
+    assert link.whole_text() == "Wi-Fi · 936 Mbit/s · 0.4 ms, just tested"
 
 
 def test_removing_a_computer_asks_first(
@@ -271,6 +272,21 @@ def test_the_plan_explains_itself_when_asked(
 
     assert card._explanation.isVisible()
     assert card._explanation.text() == "It is the fastest."
+
+
+def test_each_reason_begins_where_it_is_seen(
+    page: MainWindow, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    reason = "Attic has layers 0 to 33: it is the fastest, and its memory holds no more of them."
+    plan = msgspec.structs.replace(PLAN, explanation=f"Together.\n{reason}\n{reason}")
+    page.resize(480, 700)
+    backend.say(home(model=running_model(plan=plan)))
+    qtbot.mouseClick(page.cluster.model.why, LEFT)
+
+    first, second = page.cluster.model._explanation.findChildren(QLabel)
+    line = first.fontMetrics().lineSpacing()
+    assert first.height() >= 2 * line  # it wraps
+    assert second.y() - first.geometry().bottom() > line / 4
 
 
 def test_the_question_why_ends_where_the_bar_above_it_does(

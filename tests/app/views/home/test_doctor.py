@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Event
 
 import pytest
 from fake_backend import computer
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QFontInfo, QGuiApplication
 from PySide6.QtWidgets import QPushButton
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
@@ -193,19 +194,23 @@ KEPT_OUT = Diagnosis(
 
 @dataclass
 class System:
-    """Stands in for the system: what it was asked to run, and what the person there decides."""
+    """Stands in for the system: what it was asked to run, and what the person there decides, once `asked` is set."""
 
+    asked: Event = field(default_factory=Event)
     decides: Outcome = "done"
     ran: list[Sequence[str]] = field(default_factory=list[Sequence[str]])
 
     def run(self, words: Sequence[str]) -> Outcome:
         self.ran.append(words)
+        assert self.asked.wait(30)
         return self.decides
 
 
 @pytest.fixture
 def system() -> System:
-    return System()
+    system = System()
+    system.asked.set()
+    return system
 
 
 @pytest.fixture
@@ -226,7 +231,7 @@ def fix(page: MainWindow, backend: ScriptedBackend, system: System) -> FixRow:
 
 def question(fix: FixRow, qtbot: QtBot) -> FixQuestion:
     qtbot.mouseClick(fix.button, LEFT)
-    return fix.findChildren(FixQuestion)[-1]
+    return fix.window().findChildren(FixQuestion)[-1]
 
 
 def test_nothing_is_run_before_the_person_has_read_it_and_agreed(
@@ -234,6 +239,7 @@ def test_nothing_is_run_before_the_person_has_read_it_and_agreed(
 ) -> None:
     asked = question(fix, qtbot)
     assert asked.command.text() == f"pkexec '{UFW}'"
+    assert QFontInfo(asked.command.font()).fixedPitch()
     qtbot.mouseClick(asked.no, LEFT)
     assert system.ran == []
     assert fix.button.isEnabled()
@@ -242,7 +248,7 @@ def test_nothing_is_run_before_the_person_has_read_it_and_agreed(
 def test_the_doctor_looks_again_when_it_is_done(
     fix: FixRow, system: System, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
-    with qtbot.waitSignal(fix.fixed):
+    with qtbot.waitSignal(fix.fixing.fixed):
         qtbot.mouseClick(question(fix, qtbot).yes, LEFT)
 
     assert system.ran == [["pkexec", UFW]]
@@ -258,6 +264,14 @@ def test_the_doctor_looks_again_when_it_is_done(
             "failed",
             "It did not work. Copy the command and run it in a terminal: there you see why.",
         ),
+        (
+            "unasked",
+            "Your system has no way to ask here. Copy the command and run it in a terminal.",
+        ),
+        (
+            "unknown",
+            "Your system has not answered for three minutes, so what came of it is not known. Check again.",
+        ),
     ],
 )
 def test_what_did_not_happen_is_said_and_may_be_tried_again(
@@ -269,6 +283,28 @@ def test_what_did_not_happen_is_said_and_may_be_tried_again(
 
     assert fix.button.isEnabled()
     assert backend.paths().count(f"POST {PATH}") == 1
+
+
+def test_a_question_that_is_open_is_not_asked_twice_when_the_doctor_looks_again(
+    fix: FixRow, system: System, backend: ScriptedBackend, qtbot: QtBot
+) -> None:
+    dialog = fix.window()
+    assert isinstance(dialog, DoctorDialog)
+    system.asked.clear()
+    system.decides = "refused"
+    qtbot.mouseClick(question(fix, qtbot).yes, LEFT)
+    qtbot.mouseClick(dialog.again, LEFT)
+    backend.last(PATH).call.done.emit(KEPT_OUT)
+
+    row = dialog.findings[0].fix
+    assert row is not None
+    assert row is not fix
+    assert not row.button.isEnabled()
+    assert row.line.text() == "Your system asks for an administrator…"
+    system.asked.set()
+    qtbot.waitUntil(row.button.isEnabled)
+    assert row.line.text() == "Nobody allowed it, so nothing was changed."
+    assert len(system.ran) == 1
 
 
 def test_where_the_system_cannot_be_asked_there_is_the_command_alone(

@@ -70,7 +70,10 @@ def test_networks_are_added_and_taken_away_one_by_one(
 
     card.show_state(at(replace(NETWORK, chosen=("wlp2s0",))))
     assert checked(card) == ["wlp2s0"]
-    assert card.used.text() == "Potluck uses no other network of this computer."
+    assert card.used.text() == (
+        "Potluck uses no other network of this computer. Where a cable and Wi-Fi lead to one network, your"
+        " system chooses between the two."
+    )
     qtbot.mouseClick(card.choices["wg0"], LEFT)
     assert backend.last(PATH).body == NetworkRequest(interfaces=("wlp2s0", "wg0"))
     qtbot.mouseClick(card.choices["wlp2s0"], LEFT)

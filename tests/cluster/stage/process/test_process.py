@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from potluck.errors import (
     PotluckError,
     UntrustedPeerError,
 )
+from potluck.net.interfaces import Interface
 from potluck.net.transport import dial
 from potluck.store.registry import LocalModel
 from potluck.wire.measuring_messages import Profile
@@ -163,6 +165,30 @@ def test_a_stage_port_takes_activations_and_nothing_else(
             me=laptop.me,
         )
         with pytest.raises(PeerLostError):
+            await link.receive()
+
+    run(main())
+
+
+def test_connections_of_stages_end_in_a_network_that_is_not_used(
+    desk: StageNode, laptop: StageNode, run: Run
+) -> None:
+    async def main() -> None:
+        elsewhere = Interface("10.8.0.2", 24, 4, is_virtual=True, name="wg0", is_used=False)
+        loopback = Interface("127.0.0.1", 8, 1, is_virtual=False, name="lo")
+        link = await dial(
+            [desk.address],
+            laptop.identity,
+            home=laptop.home,
+            peer=desk.identity.node_id,
+            purpose="activations",
+            me=laptop.me,
+        )
+        desk.handle.end_links((elsewhere, loopback))
+        await desk.handle.profile(Profile(config=dict(CONFIG), scheme="f32", tokens=8))
+        assert not link.is_closed
+        desk.handle.end_links((replace(loopback, is_used=False),))
+        with pytest.raises(PeerLostError, match="uses another network now"):
             await link.receive()
 
     run(main())

@@ -17,8 +17,10 @@ from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.reader import Reader
 from potluck.cluster.driver.token import Token, Usage
+from potluck.errors import StaleEpochError, UnreachableError
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import Sampling
+from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.messages import CacheHop, PlanBefore
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
@@ -186,6 +188,77 @@ def test_a_conversation_moves_and_is_computed_again_when_either_side_is_killed_m
                     assert await ask(generator, following) == expected[1]
                     assert third.sent_tokens == len(following) + 7
         await home.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("killed", [None, "Desk", "Laptop"], ids=["nobody", "receiver", "sender"])
+def test_a_replica_takes_a_conversation_over_or_it_is_computed_again_when_either_side_is_killed(
+    home: Home, run: Run, killed: str | None
+) -> None:
+    async def main() -> None:
+        desk, laptop = home.desk, home.laptop
+        whole = range(home.layers)
+        for node in (desk, laptop):
+            await home.start(node)
+            key = KEY if node is laptop else "cd" * 32
+            stage = node.stage(home.model, whole, epoch=1, context=1024)
+            await node.load(msgspec.structs.replace(stage, key=key))
+        hop = CacheHop(**msgspec.structs.asdict(laptop.hop), layers=(0, home.layers))
+        take = TakeSessions(epoch=1, before=PlanBefore(epoch=1, hops=(hop,), key=KEY))
+        generator = home.generator()
+        async with home.on(laptop, 1) as ending, home.on(desk, 1) as staying:
+            generator.attach(ending, context=1024)
+            answer = await ask(generator, PROMPT)
+            following = [*PROMPT, *answer, 5, 6, 7]
+            generator.attach(staying, context=1024, is_replica=True)
+            await desk.handle.take_sessions(take)
+            await ending.drain(5.0)
+            if killed:
+                home.processes["Laptop"].suspend()
+            bringing = generator.bring(ending, staying)
+            ending.shut()
+            brought = asyncio.create_task(bringing.run())
+            if killed:
+                await until_soon(partial(is_under_way, generator))
+                home.kill(desk if killed == "Desk" else laptop)
+            assert (await brought).conversations == (killed is None)
+            if killed == "Desk":
+                home.processes["Laptop"].resume()
+            going_on = home.on(laptop, 1) if killed == "Desk" else nullcontext(staying)
+            async with going_on as place:
+                if killed == "Desk":
+                    generator.attach(place, context=1024)
+                before = place.sent_tokens
+                tokens = await ask(generator, following)
+                new = 4 if killed is None else len(following)  # the last one, and the new ones
+                assert place.sent_tokens - before == new + 7
+                alone = Generator()
+                alone.attach(place, context=1024)
+                assert tokens == await ask(alone, following)
+        await home.stop()
+
+    run(main())
+
+
+def test_a_stage_refuses_to_take_over_what_it_cannot_reach_or_for_another_plan(
+    home: Home, run: Run
+) -> None:
+    async def main() -> None:
+        desk = home.desk
+        await home.start(desk)
+        await desk.load(desk.stage(home.model, range(home.layers), epoch=1, context=1024))
+        nobody = CacheHop(node_id="ab" * 32, addresses=desk.hop.addresses, layers=(0, 1))
+        take = TakeSessions(epoch=1, before=PlanBefore(epoch=1, hops=(nobody,), key=KEY))
+        with pytest.raises(UnreachableError):
+            await desk.handle.take_sessions(take)
+        with pytest.raises(StaleEpochError):
+            await desk.handle.take_sessions(msgspec.structs.replace(take, epoch=2))
+        async with home.on(desk, 1) as pipeline:  # it is as it was
+            generator = home.generator()
+            generator.attach(pipeline, context=1024)
+            assert len(await ask(generator, PROMPT)) == 8
+        await desk.handle.stop()
 
     run(main())
 
