@@ -79,7 +79,7 @@ class Attended:
         if self.rank is not None:
             assert self.kv_heads == 1
             assert self.rank % LANES == 0
-            assert self.rank < self.head_dim
+            assert self.rank <= self.head_dim
         assert 0 < self.value_dim <= self.head_dim
         assert self.gate_rows in (0, self.heads, self.heads * self.value_dim)
 
