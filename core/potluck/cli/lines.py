@@ -165,9 +165,10 @@ def edited(text: str) -> str:
     """
     try:
         words = editor(os.environ)
-    except ValueError as error:
+    except ValueError:
         raise UsageError(
-            f"The variable VISUAL or EDITOR cannot be read ({error}). Name the editor in it as in a terminal."
+            "The variable VISUAL or EDITOR cannot be read: a quotation mark in it is not closed, or it ends with a"
+            " backslash. Name the editor in it as in a terminal."
         ) from None
     descriptor, name = tempfile.mkstemp(suffix=".md")  # only its owner can read it
     file = Path(name)
