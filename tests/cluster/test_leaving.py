@@ -148,12 +148,12 @@ def test_a_worker_whose_owner_wants_the_memory_now_gives_it_back_and_nothing_is_
             await eventually(attic, lambda: process.held is None)
 
             await load(desk, msgspec.structs.replace(SPLIT, context=512, scheme="f32"))
+            assert await chat(desk, OTHER) == other  # all is there before the next change
             # Nobody asks: the layers of the laptop come all the same, and with them what was computed.
             await laptop.backend.set_role(RoleRequest(free_now=True))
             await eventually(desk, lambda: stages(desk) == ["Desk"] and desk.master.is_ready)
             assert await chat(desk, OTHER) == other
-            # Who gives memory back at once waits for nobody: what had no time to move is computed again, all 127.
-            assert sent_tokens(desk) in (8, 127)
+            assert sent_tokens(desk) == 8
 
     run(main())
 
