@@ -52,14 +52,15 @@ class Chain:
     ) -> Output:
         self.steps += 1
         inputs = Activations.of(torch.tensor([*tokens, *drafts], dtype=torch.int32))
+        output = Output(position=position)
         for stage in self.stages:
             step = StepTokens(
                 SESSION, inputs, 1, self.steps, position, sampling, drafts=tuple(drafts)
             )
-            (output,) = stage.forward_together((step,))
-            if isinstance(output, Exception):
-                raise output
-            inputs = output.hidden if output.hidden is not None else inputs
+            (found,) = stage.forward_together((step,))
+            if isinstance(found, Exception):
+                raise found
+            output, inputs = found, found.hidden or inputs
         return output
 
     def answer(

@@ -9,7 +9,7 @@ import torch
 from config_layers import row_bytes
 from model_folders import CONFIG
 
-from potluck.cluster.driver.pending import token_payload
+from potluck.cluster.driver.payload import token_payload
 from potluck.cluster.stage.steps import SessionMessage, apply
 from potluck.engine.loading.weights import random_weights
 from potluck.engine.stage import Stage
