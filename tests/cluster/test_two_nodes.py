@@ -12,7 +12,7 @@ from byte_model import LAYERS
 from fake_cluster import Run
 from whole_nodes import QUESTION, SPLIT, chat, eventually, join, kill_engine, load, seen, stages
 
-from potluck.api.events import Started
+from potluck.api.events import Finished, Piece, Started
 from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt
 from potluck.api.values.schema import PlanRequest, RoleRequest
 from potluck.api.values.weights import PruneRequest
@@ -410,5 +410,32 @@ def test_two_people_compare_six_digits(desk: Node, laptop: Node, run: Run) -> No
 
         assert await load(desk, SPLIT)
         assert stages(desk) == ["Desk", "Laptop"]
+
+    run(main())
+
+
+def test_an_answer_whose_tokens_are_guessed_is_the_one_without(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    """Of two tokens one is chosen more often, so that guesses are right, mostly."""
+    sampling = SamplingOptions(
+        temperature=1.0, seed=4, logit_bias=((97, 80.0), (98, 76.0)), logprobs=2, repetition_penalty=1.1
+    )
+
+    async def main() -> None:
+        question = msgspec.structs.replace(QUESTION, sampling=sampling, max_tokens=80)
+        await load(desk, SPLIT)
+        _, generator = await desk.master.ready(PlanRequest())
+        place = generator._places.largest
+        assert place is not None
+        guessed, alone = [
+            [event async for event in desk.backend.generate(question)]
+            for place.pipeline.takes_drafts in (place.pipeline.takes_drafts, False)
+        ]
+        pieces = [[e for e in events if isinstance(e, Piece)] for events in (guessed, alone)]
+        assert pieces[0] == pieces[1]
+        for events, is_guessed in ((guessed, True), (alone, False)):
+            assert isinstance(events[-1], Finished)
+            assert (events[-1].timings.guessed_tokens > 0) == is_guessed
 
     run(main())

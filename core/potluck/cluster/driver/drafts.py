@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from potluck.cluster.driver.computed import common_prefix
 
-SIZES = (7, 3, 1)  # guesses of a step: kernels compute 4 and 8 tokens nearly as fast as 3 and 5
+SIZES = (1, 3, 7)  # guesses of a step: kernels compute 4 and 8 tokens nearly as fast as 3 and 5
 GRAM = 3  # tokens that stood there before
 _LONGEST = 16  # of the tokens before, as many are compared
 _KINDS = (6, 12)  # guesses are of three kinds, by how many tokens before are the same
@@ -18,8 +18,9 @@ _FIRST_RATE = 0.25  # of guesses that are right, before any was seen: none is se
 _LEARNS = 0.2  # how much the last guess counts
 _WORTH = 1.05  # so many times as many tokens a second are expected, or nothing is guessed
 _DEARER = 0.25  # of a step of one token, that a guess adds where nothing was measured
-_COST_LEARNS = 0.25
-_COST_FORGETS = 1 / 512  # by token: what was too dear once is tried again
+_COST_LEARNS = 0.25  # how much the last step counts; the first ones count more
+_COST_FORGETS = 1 / 256  # by token: what was too dear once is tried again
+_DEAREST = 1.0 + max(SIZES)  # nothing pays that costs as much
 
 
 class StepCosts:
@@ -28,6 +29,7 @@ class StepCosts:
     def __init__(self) -> None:
         self._single_s: float | None = None
         self._costs = {size: _unmeasured(size) for size in SIZES}
+        self._noted = dict.fromkeys(SIZES, 1)
 
     def note(self, drafts: int, seconds: float) -> None:
         """Learn from a step with so many guesses, or from one without."""
@@ -38,16 +40,19 @@ class StepCosts:
             for size, cost in self._costs.items():
                 self._costs[size] = cost + _COST_FORGETS * (_unmeasured(size) - cost)
         elif drafts in self._costs and self._single_s:
-            cost = min(max(1.0, seconds / self._single_s), 1.0 + drafts)
-            self._costs[drafts] += _COST_LEARNS * (cost - self._costs[drafts])
+            cost = min(max(1.0, seconds / self._single_s), _DEAREST)
+            self._noted[drafts] += 1
+            learns = max(_COST_LEARNS, 1 / self._noted[drafts])
+            self._costs[drafts] += learns * (cost - self._costs[drafts])
 
     def best(self, rate: float, most: int) -> int:
         """How many guesses to send, at most so many, of which this part is right, each after those before it."""
-        best, worth = 0, _WORTH
+        best, worth, cost = 0, _WORTH, 1.0
         for size in SIZES:
+            cost = max(cost, self._costs[size])  # more guesses never cost less
             expected = sum(rate**place for place in range(size + 1))  # tokens of the step
-            if size <= most and expected / self._costs[size] > worth:
-                best, worth = size, expected / self._costs[size]
+            if size <= most and expected / cost > worth:
+                best, worth = size, expected / cost
         return best
 
 
