@@ -419,7 +419,11 @@ def test_an_answer_whose_tokens_are_guessed_is_the_one_without(
 ) -> None:
     """Of two tokens one is chosen more often, so that guesses are right, mostly."""
     sampling = SamplingOptions(
-        temperature=1.0, seed=4, logit_bias=((97, 80.0), (98, 76.0)), logprobs=2, repetition_penalty=1.1
+        temperature=1.0,
+        seed=4,
+        logit_bias=((97, 80.0), (98, 76.0)),
+        logprobs=2,
+        repetition_penalty=1.1,
     )
 
     async def main() -> None:

@@ -6,7 +6,10 @@ that were not sent, which costs nothing) and by what such steps took.
 """
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
+from itertools import accumulate
+from operator import mul
 
 from potluck.cluster.driver.computed import common_prefix
 
@@ -19,7 +22,7 @@ _LEARNS = 0.2  # how much the last guess counts
 _WORTH = 1.05  # so many times as many tokens a second are expected, or nothing is guessed
 _DEARER = 0.25  # of a step of one token, that a guess adds where nothing was measured
 _COST_LEARNS = 0.25  # how much the last step counts; the first ones count more
-_COST_FORGETS = 1 / 256  # by token: what was too dear once is tried again
+_COST_FORGETS = 1 / 1024  # by token: what was too dear once is tried again
 _DEAREST = 1.0 + max(SIZES)  # nothing pays that costs as much
 
 
@@ -45,19 +48,26 @@ class StepCosts:
             learns = max(_COST_LEARNS, 1 / self._noted[drafts])
             self._costs[drafts] += learns * (cost - self._costs[drafts])
 
-    def best(self, rate: float, most: int) -> int:
-        """How many guesses to send, at most so many, of which this part is right, each after those before it."""
+    def best(self, rates: Sequence[float]) -> int:
+        """How many of the guesses to send that are right so often, each where those before it are."""
+        tokens = [
+            1.0,
+            *accumulate(rates, mul),
+        ]  # that are expected of the first place, the second, and so on
         best, worth, cost = 0, _WORTH, 1.0
         for size in SIZES:
             cost = max(cost, self._costs[size])  # more guesses never cost less
-            expected = sum(rate**place for place in range(size + 1))  # tokens of the step
-            if size <= most and expected / cost > worth:
-                best, worth = size, expected / cost
+            if size <= len(rates) and sum(tokens[: size + 1]) / cost > worth:
+                best, worth = size, sum(tokens[: size + 1]) / cost
         return best
 
 
 def _unmeasured(size: int) -> float:
     return 1.0 + _DEARER * size
+
+
+def _kind(same: int) -> int:
+    return bisect_right(_KINDS, same)
 
 
 class Drafts:
@@ -90,7 +100,8 @@ class Drafts:
 
     def next(self, most: int, costs: StepCosts, stops: Collection[int]) -> tuple[int, ...]:
         """Guesses at the next tokens, at most so many, none of which ends the answer; none where that does not pay."""
-        size = costs.best(self._rates[self._kind], most) if self._source else 0
+        most = min(most, SIZES[-1]) if self._source else 0
+        size = costs.best([self._rates[_kind(self._same + place)] for place in range(most)])
         guesses = self._tokens[self._source : self._source + size]
         period = len(self._tokens) - self._source
         while len(guesses) < size:  # what has begun to repeat itself goes on so
@@ -98,14 +109,10 @@ class Drafts:
         end = next((place for place, guess in enumerate(guesses) if guess in stops), size)
         return tuple(guesses[:end])
 
-    @property
-    def _kind(self) -> int:
-        return sum(self._same >= least for least in _KINDS)
-
     def _add(self, token: int) -> None:
         if self._source:
-            is_right = self._tokens[self._source] == token
-            self._rates[self._kind] += _LEARNS * (is_right - self._rates[self._kind])
+            is_right, kind = self._tokens[self._source] == token, _kind(self._same)
+            self._rates[kind] += _LEARNS * (is_right - self._rates[kind])
             self._source, self._same = (self._source + 1, self._same + 1) if is_right else (0, 0)
         self._tokens.append(token)
         self._index()
