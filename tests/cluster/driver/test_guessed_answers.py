@@ -217,7 +217,7 @@ def test_who_stops_reading_in_the_middle_of_guesses_goes_on_from_there(
         assert conversation.tokens[: conversation.cached] == cached
         assert conversation.cached >= len(PROMPT) + count
 
-        forwards, chain.report = len(chain.forwards), pytest.fail
+        forwards, chain.report = len(chain.forwards), lambda lost: pytest.fail(lost.message)
         prompt = [*TEXT[: len(PROMPT) + count], 60, 61]
         expected = TEXT[len(prompt) :][:30]
         assert await ids_of(stream_of(generator, prompt, limit=30)) == expected

@@ -32,7 +32,7 @@ class StepCosts:
     def __init__(self) -> None:
         self._single_s: float | None = None
         self._costs = {size: _unmeasured(size) for size in SIZES}
-        self._noted = dict.fromkeys(SIZES, 1)
+        self._noted: dict[int, int] = dict.fromkeys(SIZES, 1)
 
     def note(self, drafts: int, seconds: float) -> None:
         """Learn from a step with so many guesses, or from one without."""
