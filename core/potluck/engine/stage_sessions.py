@@ -273,12 +273,12 @@ class StageSessions:
 
     def _forget_last(self, known: Session) -> None:
         known.last = known.output = None
+        known.drafts = 0
         if self._holder is known:
             self._holder = None
 
     def _trim(self, known: Session, position: int) -> None:
         known.cache.trim(position)
-        known.drafts = 0
         self._forget_last(known)
         del known.history[known.cache.length :]
 

@@ -50,15 +50,12 @@ class StepCosts:
 
     def best(self, rates: Sequence[float]) -> int:
         """How many of the guesses to send that are right so often, each where those before it are."""
-        tokens = [
-            1.0,
-            *accumulate(rates, mul),
-        ]  # that are expected of the first place, the second, and so on
+        expected = list(accumulate(accumulate(rates, mul), initial=1.0))  # tokens, by guesses sent
         best, worth, cost = 0, _WORTH, 1.0
         for size in SIZES:
             cost = max(cost, self._costs[size])  # more guesses never cost less
-            if size <= len(rates) and sum(tokens[: size + 1]) / cost > worth:
-                best, worth = size, sum(tokens[: size + 1]) / cost
+            if size <= len(rates) and expected[size] / cost > worth:
+                best, worth = size, expected[size] / cost
         return best
 
 
