@@ -6,10 +6,11 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -159,6 +160,26 @@ def remember(path: Path, value: object) -> None:
         write_atomically(path, msgspec.json.format(msgspec.json.encode(value)))
     except OSError as error:
         logger.warning("not remembered file=%s error=%s", path, error)
+
+
+def read_places(
+    file: BinaryIO | FileIO, places: Iterable[tuple[int, int]], view: memoryview
+) -> int:
+    """Fill a view from these places (position, length) of an open file, in their order.
+
+    Returns:
+        How many bytes were read; fewer than asked for if the file ends before.
+    """
+    filled = 0
+    for position, length in places:
+        file.seek(position)
+        end = filled + length
+        while filled < end:
+            count = file.readinto(view[filled:end])
+            if not count:
+                return filled
+            filled += count
+    return filled
 
 
 def sync_folder(folder: Path, *, system: str = sys.platform) -> None:

@@ -41,11 +41,12 @@ WIDE = {
 def test_two_ranks_have_the_logits_of_the_whole(
     make_reference: MakeReference, variant: str
 ) -> None:
-    """A prompt comes in chunks and single tokens; all ranks have the same bits after each."""
+    """A prompt comes in chunks and single tokens; all ranks have the same bits after each. Each has its slices alone."""
     reference = make_reference(variant)
     ids = reference.prompt(TOKENS)
 
-    logits = Pipeline(RankedReference.of(reference, (1, 1))).run_in_pieces(ids, IN_PIECES)
+    ranks = RankedReference.of(reference, (1, 1), is_cut=True)
+    logits = Pipeline(ranks).run_in_pieces(ids, IN_PIECES)
 
     assert difference(logits, reference.logits(ids)) < TOLERANCE
 

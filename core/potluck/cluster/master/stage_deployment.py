@@ -27,7 +27,7 @@ from potluck.errors import (
 from potluck.ids import Digest, NodeId
 from potluck.plan.stages import StagePlan
 from potluck.store.progress import TransferProgress
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.tasks import together
 from potluck.wire.messages import Assign, DeviceId, Load, Need, NeedTensor
 

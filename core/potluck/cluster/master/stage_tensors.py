@@ -26,9 +26,9 @@ from potluck.model.manifest import TensorEntry
 from potluck.model.schemes import Scheme
 from potluck.model.tensor_formats import tensor_format
 from potluck.reasons import reason
-from potluck.store.part import digest_of
 from potluck.store.quantised import Packed, recall, remember
-from potluck.store.registry import LocalModel, TensorSource
+from potluck.store.registry import LocalModel
+from potluck.store.source import TensorSource
 from potluck.wire.messages import TensorInfo
 
 logger = logging.getLogger(__name__)
@@ -251,7 +251,7 @@ class StageTensors:
 
     def _check(self, digest: Digest, source: TensorSource) -> None:
         try:
-            if digest_of(source.path, source.offset, source.nbytes) == digest:
+            if source.digest() == digest:
                 return  # the damage is on the way, or at the other end
             why = "is not what it was when it was opened: it has changed, or the disk is failing"
         except OSError as error:

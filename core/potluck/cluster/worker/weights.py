@@ -17,7 +17,7 @@ from potluck.ids import Digest, HomeId, NodeId
 from potluck.store.chunks import ChunkStore
 from potluck.store.fetch import send_tensors
 from potluck.store.link import WeightsLink
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.tasks import reschedule
 from potluck.wire.messages import NeedTensor
