@@ -99,7 +99,9 @@ def stored_slice(
         shape=TensorSlice(axis=part.axis, ranges=cover).shape(shape),
         runs=runs,
         whole_bytes=whole,
-        within=None if part.ranges == cover else TensorSlice(axis=part.axis, ranges=_within(part.ranges, cover)),
+        within=None
+        if part.ranges == cover
+        else TensorSlice(axis=part.axis, ranges=_within(part.ranges, cover)),
     )
 
 
@@ -191,6 +193,8 @@ def _columns(layout: _Layout, width: int, cover: Ranges) -> tuple[tuple[int, int
     places: list[tuple[int, int]] = []
     start = 0
     for columns, nbytes in layout.sections:
-        places += [(start + a // columns * nbytes, start + -(-b // columns) * nbytes) for a, b in cover]
+        places += [
+            (start + a // columns * nbytes, start + -(-b // columns) * nbytes) for a, b in cover
+        ]
         start += -(-width // columns) * nbytes
     return tuple(places)

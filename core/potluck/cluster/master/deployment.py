@@ -19,12 +19,14 @@ from potluck.cluster.loss import lost_while_loading
 from potluck.cluster.master.ages import check_ages
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import Planned
+from potluck.cluster.master.slicing import sent_slices
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.cluster.master.wiring import Wiring
 from potluck.errors import PeerLostError, PotluckError, format_bytes
 from potluck.ids import NodeId
+from potluck.model.shares import TensorSlice
 from potluck.net.reactor import ReactorThread
 from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
@@ -117,6 +119,9 @@ class Deployment:
         )
         if model.seed is not None:
             expected = {}  # every computer makes its own random weights
+        slices: Mapping[str, TensorSlice] = {}
+        if not computer.is_local:
+            slices = sent_slices(model.config, stage, planned.plan.stages, planned.scheme)
         assign = Assign(
             epoch=self.epoch,
             model_id=model.manifest.model_id,
@@ -138,7 +143,7 @@ class Deployment:
             stage=stage,
             computer=computer,
             assign=assign,
-            tensors=StageTensors(model, planned.scheme, expected, self._packing),
+            tensors=StageTensors(model, planned.scheme, expected, self._packing, slices),
             progress=StageProgress(node_id=stage.node, name=name),
             changed=self._changed,
             retries=self._retries,

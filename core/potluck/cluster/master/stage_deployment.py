@@ -158,6 +158,7 @@ class StageDeployment:
 
     async def ask(self) -> Need:
         """Assign the stage. The answer says which weights the computer lacks."""
+        await self.tensors.cut()
         infos = self.tensors.infos(is_local=self.computer.is_local)
         self.assign = msgspec.structs.replace(self.assign, tensors=infos)
         need = await self.computer.assign(self.assign)

@@ -1,17 +1,20 @@
 """Check what a master assigns."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from potluck.cluster.worker.contents import Content
 from potluck.errors import BrokenModelError
 from potluck.ids import Digest
 from potluck.model.checkpoint.stored import find_stored
 from potluck.model.config import ModelConfig
-from potluck.wire.messages import Assign, TensorInfo
+from potluck.model.shares import Share, TensorSlice
+from potluck.model.stored_slices import find_slices, stage_slices
+from potluck.wire.messages import Assign
 from potluck.wire.spare_messages import Keep
 
 
-def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
-    """Check that the tensors are exactly those that the config demands for these layers.
+def check_assignment(message: Assign) -> dict[Digest, Content]:
+    """Check that the tensors are exactly those that the config demands for these layers, whole or as the rank's slices.
 
     Returns:
         The tensors by digest.
@@ -25,14 +28,21 @@ def check_assignment(message: Assign) -> dict[Digest, TensorInfo]:
         _check_tower(message, config)
     elif not 0 <= start < stop <= config.num_layers:
         raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
-    if (share := message.share) is not None and share.rank >= len(share.shares):
-        raise BrokenModelError(f"The group has {len(share.shares)} ranks, and none {share.rank}.")
+    share, slices = message.share, dict[str, TensorSlice]()
+    if share is not None:
+        if share.rank >= len(share.shares):
+            raise BrokenModelError(
+                f"The group has {len(share.shares)} ranks, and none {share.rank}."
+            )
+        own = Share(rank=share.rank, parts=share.shares)
+        slices = stage_slices(config, range(start, stop), own, message.scheme)
     # Random weights are made on this computer.
     is_sent = message.seed is None
-    return _checked(message, config, range(start, stop) if is_sent else (), is_sent=is_sent)
+    layers = range(start, stop) if is_sent else ()
+    return _checked(message, config, layers, slices, is_sent=is_sent)
 
 
-def check_spares(message: Keep) -> dict[Digest, TensorInfo]:
+def check_spares(message: Keep) -> dict[Digest, Content]:
     """Check that spare copies are exactly those that the config demands for their layers.
 
     Returns:
@@ -44,12 +54,17 @@ def check_spares(message: Keep) -> dict[Digest, TensorInfo]:
     config = ModelConfig.from_dict(message.config)
     if any(layer >= config.num_layers for layer in message.layers):
         raise BrokenModelError(f"The model has {config.num_layers} layers, and no others.")
-    return _checked(message, config, message.layers)
+    return _checked(message, config, message.layers, {})
 
 
 def _checked(
-    message: Assign | Keep, config: ModelConfig, layers: Iterable[int], *, is_sent: bool = True
-) -> dict[Digest, TensorInfo]:
+    message: Assign | Keep,
+    config: ModelConfig,
+    layers: Iterable[int],
+    slices: Mapping[str, TensorSlice],
+    *,
+    is_sent: bool = True,
+) -> dict[Digest, Content]:
     wanted = config.stage_tensors(
         layers,
         embedding=message.embedding and is_sent,
@@ -57,10 +72,13 @@ def _checked(
         tower=isinstance(message, Assign) and message.tower and is_sent,
     )
     given = {info.name: info for info in message.tensors}
+    marked = [info.name for info in message.tensors if info.whole is not None]
+    parts = find_slices(config, wanted, slices, given, marked)
+    wanted |= {name: part.shape for name, part in parts.items()}
     stored = find_stored(config, wanted, given, scheme=message.scheme, where="the assignment")
     if sum(map(len, stored.values())) != len(message.tensors):
         raise BrokenModelError("The tensors of the assignment are not those of its layers.")
-    return {Digest(info.digest): info for info in message.tensors}
+    return {Digest(info.digest): Content(info, parts.get(info.name)) for info in message.tensors}
 
 
 def _check_tower(message: Assign, config: ModelConfig) -> None:

@@ -59,8 +59,12 @@ class StoredTensor(TensorEntry):
 
     path: Path
     offset: int
-    is_slice: bool = False  # what a rank has of the tensor (`stored_slices.py`); shape and bytes are the slice's
-    runs: ByteRuns | None = None  # its bytes among those of the file from `offset` on; None: all that follow
+    is_slice: bool = (
+        False  # what a rank has of the tensor (`stored_slices.py`); shape and bytes are the slice's
+    )
+    runs: ByteRuns | None = (
+        None  # its bytes among those of the file from `offset` on; None: all that follow
+    )
 
 
 class Reader:
