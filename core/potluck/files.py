@@ -1,4 +1,4 @@
-"""Writes files that survive a crash, and locks files for one process at a time."""
+"""Writes files that survive a crash, reads pieces of them, and locks files for one process at a time."""
 
 import codecs
 import logging
@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ _TRIES = 8  # to make a folder that somebody deletes at the same time
 _PRIVATE_FOLDER = 0o700
 _PRIVATE = 0o600  # only the owner may read it, from the first byte on
 _LOCK_POLL_S = 0.05
+_PIECES = 1 << 16  # bytes read at once where pieces of a file are read
 _HELD_WAITS_S = (
     0.01,
     0.02,
@@ -162,8 +163,19 @@ def remember(path: Path, value: object) -> None:
         logger.warning("not remembered file=%s error=%s", path, error)
 
 
+def open_to_read(path: Path, *, in_pieces: bool) -> FileIO | BufferedReader:
+    """Open a file to be read with `read_places`.
+
+    `in_pieces`: at many places, which may be a few hundred bytes each, and near each other.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return path.open("rb", buffering=_PIECES) if in_pieces else path.open("rb", buffering=0)
+
+
 def read_places(
-    file: BinaryIO | FileIO, places: Iterable[tuple[int, int]], view: memoryview
+    file: FileIO | BufferedReader, places: Iterable[tuple[int, int]], view: memoryview
 ) -> int:
     """Fill a view from these places (position, length) of an open file, in their order.
 

@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from potluck.files import read_places
+from potluck.files import open_to_read, read_places
 from potluck.ids import Digest
 from potluck.model.byte_runs import ByteRuns, places
 from potluck.store.part import BUFFER_SIZE
-
-_SHORT_RUNS = 1 << 16  # bytes read at once: runs of a few hundred bytes are near each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,7 @@ class TensorSource:
     def _pieces(self, offset: int, nbytes: int, most: int) -> Iterator[memoryview]:
         buffer = memoryview(bytearray(min(nbytes, most)))
         stop = offset + nbytes
-        with self.path.open("rb", buffering=0 if self.runs is None else _SHORT_RUNS) as file:
+        with open_to_read(self.path, in_pieces=self.runs is not None) as file:
             while offset < stop:
                 piece = buffer[: stop - offset]
                 count = read_places(file, places(self.offset, self.runs, offset, len(piece)), piece)

@@ -32,7 +32,8 @@ def sliced(held: PackedFormat, part: TensorSlice) -> tuple[PackedWeight, SlicedT
 
 
 def empty(held: PackedFormat, part: TensorSlice) -> PackedWeight:
-    return PackedWeight.empty(*part.shape((ROWS, WIDTH)), held)
+    rows, width = part.shape((ROWS, WIDTH))
+    return PackedWeight.empty(rows, width, held)
 
 
 def columns(values: Tensor, ranges: Ranges) -> Tensor:

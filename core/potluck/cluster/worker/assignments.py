@@ -1,6 +1,6 @@
 """Check what a master assigns."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 
 from potluck.cluster.worker.contents import Content
 from potluck.errors import BrokenModelError
@@ -28,18 +28,9 @@ def check_assignment(message: Assign) -> dict[Digest, Content]:
         _check_tower(message, config)
     elif not 0 <= start < stop <= config.num_layers:
         raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
-    share, slices = message.share, dict[str, TensorSlice]()
-    if share is not None:
-        if share.rank >= len(share.shares):
-            raise BrokenModelError(
-                f"The group has {len(share.shares)} ranks, and none {share.rank}."
-            )
-        own = Share(rank=share.rank, parts=share.shares)
-        slices = stage_slices(config, range(start, stop), own, message.scheme)
     # Random weights are made on this computer.
     is_sent = message.seed is None
-    layers = range(start, stop) if is_sent else ()
-    return _checked(message, config, layers, slices, is_sent=is_sent)
+    return _checked(message, config, range(start, stop) if is_sent else (), is_sent=is_sent)
 
 
 def check_spares(message: Keep) -> dict[Digest, Content]:
@@ -54,17 +45,13 @@ def check_spares(message: Keep) -> dict[Digest, Content]:
     config = ModelConfig.from_dict(message.config)
     if any(layer >= config.num_layers for layer in message.layers):
         raise BrokenModelError(f"The model has {config.num_layers} layers, and no others.")
-    return _checked(message, config, message.layers, {})
+    return _checked(message, config, message.layers)
 
 
 def _checked(
-    message: Assign | Keep,
-    config: ModelConfig,
-    layers: Iterable[int],
-    slices: Mapping[str, TensorSlice],
-    *,
-    is_sent: bool = True,
+    message: Assign | Keep, config: ModelConfig, layers: Sequence[int], *, is_sent: bool = True
 ) -> dict[Digest, Content]:
+    slices = _slices(message, config, layers)
     wanted = config.stage_tensors(
         layers,
         embedding=message.embedding and is_sent,
@@ -79,6 +66,18 @@ def _checked(
     if sum(map(len, stored.values())) != len(message.tensors):
         raise BrokenModelError("The tensors of the assignment are not those of its layers.")
     return {Digest(info.digest): Content(info, parts.get(info.name)) for info in message.tensors}
+
+
+def _slices(
+    message: Assign | Keep, config: ModelConfig, layers: Sequence[int]
+) -> dict[str, TensorSlice]:
+    """What a rank has of the tensors of these layers."""
+    if (share := message.share) is None:
+        return {}
+    if share.rank >= len(share.shares):
+        raise BrokenModelError(f"The group has {len(share.shares)} ranks, and none {share.rank}.")
+    own = Share(rank=share.rank, parts=share.shares)
+    return stage_slices(config, layers, own, message.scheme)
 
 
 def _check_tower(message: Assign, config: ModelConfig) -> None:

@@ -42,6 +42,10 @@ class Content:
             return None
         return Digest(whole)
 
+    def file_bytes(self, file: Digest) -> int:
+        """The size of the file that has its bytes."""
+        return self.nbytes if self.part is None or file == self.digest else self.part.whole_bytes
+
     def source(self, store: ChunkStore) -> TensorSource | None:
         """Where its bytes are in the store; None: they are not here."""
         if (file := self.file(store)) is None:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedReader, FileIO
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import torch
 
@@ -36,7 +36,7 @@ from potluck.engine.loading.dequantise import (
 from potluck.engine.loading.slices import SlicedTarget
 from potluck.engine.loading.targets import CheckedTarget, PairedTarget, ScaledTarget, Target
 from potluck.errors import BrokenModelError, IntegrityError
-from potluck.files import read_places
+from potluck.files import open_to_read, read_places
 from potluck.model.byte_runs import ByteRuns, places
 from potluck.model.config import ModelConfig
 from potluck.model.formats import BLOCK_ROWS, PACKED_DTYPES
@@ -46,7 +46,6 @@ from potluck.model.row_order import PairedRows
 
 PIECE = 1 << 20  # bytes read, hashed and converted at a time, which the processor's L2 cache holds
 HELD = 160 << 20  # bytes of parts at once: the largest matrix of a GPTQ model of 70B takes 131 MB
-_SHORT_RUNS = 1 << 16  # bytes read at once where a slice is cut out: its runs may be short
 _COPIES = 3  # of zero points and scales: as stored, transposed, and widened to f32
 
 Progress = Callable[[int, int], None]
@@ -284,9 +283,9 @@ class Allowance:
         return self._taken + nbytes <= self._nbytes
 
 
-def _open(tensor: StoredTensor) -> BinaryIO | FileIO:
+def _open(tensor: StoredTensor) -> FileIO | BufferedReader:
     try:
-        return tensor.path.open("rb", buffering=0 if tensor.runs is None else _SHORT_RUNS)
+        return open_to_read(tensor.path, in_pieces=tensor.runs is not None)
     except FileNotFoundError:
         raise IntegrityError(
             f"The file {tensor.path.name} with {tensor.name} was deleted. It has to be fetched"
