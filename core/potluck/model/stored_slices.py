@@ -10,6 +10,7 @@ are packed, and what is put into another order, or multiplied, in other pieces t
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from potluck.errors import BrokenModelError
@@ -74,13 +75,19 @@ def stored_slice(
     config: ModelConfig, name: str, part: TensorSlice, dtype: str, shape: Shape
 ) -> StoredSlice | None:
     """The bytes that hold a rank's part of a tensor that is stored so; None: all bytes do."""
+    is_ordered = part.axis == "rows" and dtype not in PACKED_DTYPES
+    if is_ordered and not _keeps_order(config, name, part.ranges):
+        return None
+    return _stored_slice(part, dtype, shape)
+
+
+@lru_cache(maxsize=1024)  # experts, and layers, are alike
+def _stored_slice(part: TensorSlice, dtype: str, shape: Shape) -> StoredSlice | None:
     layout, whole = _layout(dtype), stored_bytes(dtype, shape)
     if layout is None or whole is None or not _is_ordered(part.ranges):
         return None
     width = prod(shape[1:])
     if part.axis == "rows":
-        if dtype not in PACKED_DTYPES and not _keeps_order(config, name, part.ranges):
-            return None
         cover = _widened(part.ranges, layout.rows, shape[0])
         band = layout.band_bytes(width)
         places = [(a // layout.rows * band, -(-b // layout.rows) * band) for a, b in cover]

@@ -201,7 +201,7 @@ class StageTensors:
             BrokenModelError: the model's files are damaged.
         """
         wholes = self._wholes(is_local=False)
-        if not self._slicing.missing(wholes):
+        if not await asyncio.to_thread(self._slicing.missing, wholes):
             return
         packing, model = self._packing, self._model.manifest.model_id
         if packing is not None:
