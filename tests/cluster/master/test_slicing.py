@@ -16,7 +16,7 @@ from potluck.ids import Digest, NodeId
 from potluck.model.schemes import Scheme
 from potluck.model.shares import Share
 from potluck.model.stored_slices import stage_slices, stored_slice
-from potluck.plan.stages import StagePlan
+from potluck.plan.stages import Plan, StagePlan
 from potluck.store.quantised import Packed, remember
 from potluck.store.registry import LocalModel, open_model
 from potluck.wire.messages import TensorInfo
@@ -190,6 +190,13 @@ def test_slices_are_sent_where_a_computer_has_a_part_of_a_group(wide: LocalModel
     here = replace(other, node=stage.node)
     alone = replace(stage, shares=(1,))
 
-    assert sent_slices(wide.config, other, [stage, other], "f32")
-    assert not sent_slices(wide.config, here, [stage, here], "f32")
-    assert not sent_slices(wide.config, alone, [alone], "f32")
+    def sent(stage: StagePlan, *stages: StagePlan) -> int:
+        plan = Plan(
+            stages=stages, hops=(), token_ms=1.0, predicted_tokens_per_s=1.0, users=1, users_tokens_per_s=1.0,
+            alone={}, lower_bound_ms=1.0, optimal=True, explanation="",
+        )  # fmt: skip
+        return len(sent_slices(wide.config, stage, plan, "f32"))
+
+    assert sent(other, stage, other) == sent(stage, stage, other) > 0
+    assert not sent(here, stage, here)
+    assert not sent(alone, alone)

@@ -26,17 +26,12 @@ from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.cluster.master.wiring import Wiring
 from potluck.errors import PeerLostError, PotluckError, format_bytes
 from potluck.ids import NodeId
-from potluck.model.shares import TensorSlice
 from potluck.net.reactor import ReactorThread
 from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.fields import line
-from potluck.wire.messages import (
-    Assign,
-    DeviceId,
-    RankShare,
-)
+from potluck.wire.messages import Assign, DeviceId, RankShare
 
 logger = logging.getLogger(__name__)
 
@@ -119,9 +114,8 @@ class Deployment:
         )
         if model.seed is not None:
             expected = {}  # every computer makes its own random weights
-        slices: Mapping[str, TensorSlice] = {}
-        if not computer.is_local:
-            slices = sent_slices(model.config, stage, planned.plan.stages, planned.scheme)
+        sent = sent_slices(model.config, stage, planned.plan, planned.scheme)
+        slices = {} if computer.is_local else sent
         assign = Assign(
             epoch=self.epoch,
             model_id=model.manifest.model_id,

@@ -17,7 +17,7 @@ from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
 from potluck.model.shares import Share, TensorSlice
 from potluck.model.stored_slices import StoredSlice, stage_slices, stored_slice
-from potluck.plan.stages import StagePlan
+from potluck.plan.stages import Plan, StagePlan
 from potluck.reasons import reason
 from potluck.store.quantised import Packed
 from potluck.store.source import TensorSource
@@ -40,13 +40,13 @@ class _Derived:
 
 
 def sent_slices(
-    config: ModelConfig, stage: StagePlan, plan: Iterable[StagePlan], scheme: Scheme
+    config: ModelConfig, stage: StagePlan, plan: Plan, scheme: Scheme
 ) -> dict[str, TensorSlice]:
     """What a stage's computer is sent slices of: nothing, unless it has a part of the stage's group.
 
     A computer with all ranks of a group has the whole tensors, which the next plan may need.
     """
-    group = [other for other in plan if other.is_ranked and other.layers == stage.layers]
+    group = [other for other in plan.stages if other.is_ranked and other.layers == stage.layers]
     if not stage.is_ranked or len({rank.node for rank in group}) == 1:
         return {}
     share = Share(rank=stage.rank, parts=stage.shares)
