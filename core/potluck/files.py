@@ -171,7 +171,8 @@ def open_to_read(path: Path, *, in_pieces: bool) -> FileIO | BufferedReader:
     Raises:
         OSError: it cannot be opened.
     """
-    return path.open("rb", buffering=_PIECES) if in_pieces else path.open("rb", buffering=0)
+    file = path.open("rb", buffering=0)
+    return BufferedReader(file, _PIECES) if in_pieces else file
 
 
 def read_places(

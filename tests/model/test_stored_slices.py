@@ -32,7 +32,8 @@ def cut(
 ) -> StoredSlice:  # fmt: skip
     one = stored_slice(config, name, part, dtype, shape)
     assert one is not None
-    assert one.nbytes == stored_bytes(dtype, one.shape) < one.whole_bytes
+    assert one.nbytes == stored_bytes(dtype, one.shape)
+    assert one.nbytes < one.whole_bytes
     assert one.whole_bytes == stored_bytes(dtype, shape)
     return one
 
