@@ -1,5 +1,6 @@
 """Devices that compute layers together as ranks of a group, in real nodes with real stage processes."""
 
+import asyncio
 from collections.abc import Iterator
 
 import psutil
@@ -64,6 +65,15 @@ def test_who_computes_together_says_what_one_says(desk: Node, laptop: Node, run:
         (own,) = (share for name, _, share in groups(desk) if name == "Laptop")
         assert sent["Laptop"] == pytest.approx(own * matrices + rest, rel=0.1)
         assert laptop.store.nbytes == sent["Laptop"]
+        assert laptop.worker.lease is not None
+        (stage,) = laptop.worker.lease.stages.values()
+        slices = [digest for digest, one in stage.tensors.items() if one.part is not None]
+
+        await load(desk, by_hand(("Laptop", LAYERS)))
+        for digest in slices:  # which are in the whole tensors that it has now
+            await asyncio.to_thread(laptop.store.discard, digest)
+        assert not any((await load(desk, by_hand(("Laptop+Desk", LAYERS)))).values())
+        assert await chat(desk, LONG) == alone
 
         mixed = (("Desk+Desk/cpu:1", 2), ("Laptop", 1), ("Desk/cpu:1+Laptop/cpu:1", 3))
         with pytest.raises(Exception, match="named twice"):

@@ -131,7 +131,6 @@ def test_a_digest_that_is_not_that_of_the_bytes_is_computed_again(
         tensors = await cut(wide, workplace)
         assert cut_ones(tensors)[name].digest == "ab" * 32
         await tensors.repair("ab" * 32)
-        workplace.packing.memory.joinpath(next(workplace.packing.memory.iterdir())).unlink()
         await tensors.cut()
         assert cut_ones(tensors)[name] == one
         assert cut_ones(await cut(wide, workplace))[name] == one
@@ -151,6 +150,29 @@ def test_what_is_packed_is_packed_again_to_be_cut_if_the_store_has_deleted_it(
         tensors = await cut(wide, workplace)
         assert set(workplace.engine.packed) == {info.name for info in cut_ones(other).values()}
         assert await tensors.sources({i.digest for i in cut_ones(tensors).values()}) is not None
+
+    run(main())
+
+
+@pytest.mark.usefixtures("removed_in_threads")
+def test_what_is_damaged_is_not_cut(wide: LocalModel, workplace: Workplace) -> None:
+    """A rank sees the slice alone: its digest is that of intact bytes, or there is none."""
+
+    async def main() -> None:
+        right = await cut(wide, workplace, share=Share(rank=0, parts=(1, 1)))
+        one = cut_ones(right)["layers.0.mlp.up_proj.weight"]
+        path = workplace.store.path(Digest(str(one.whole)))
+        intact = path.read_bytes()
+        path.write_bytes(bytes(len(intact)))
+        await cut(wide, workplace)
+        assert path.read_bytes() == intact
+
+        source = wide.sources[Digest(wide.manifest.stage([one.name])[0].digest)]
+        data = bytearray(source.path.read_bytes())
+        data[source.offset] ^= 1
+        source.path.write_bytes(data)
+        with pytest.raises(BrokenModelError, match="Download the model again"):
+            await cut(wide, None, "f32")
 
     run(main())
 

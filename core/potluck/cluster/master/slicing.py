@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from potluck.errors import BrokenModelError
+from potluck.errors import BrokenModelError, IntegrityError
 from potluck.ids import Digest
 from potluck.model.config import ModelConfig
 from potluck.model.schemes import Scheme
@@ -38,6 +38,10 @@ class _Derived:
     def key(self) -> str:
         return self.one.runs.name(self.whole.digest)
 
+    def source(self, whole: TensorSource) -> TensorSource:
+        """Where its bytes are, if the tensor is there."""
+        return replace(whole, nbytes=self.one.nbytes, runs=self.one.runs)
+
 
 def sent_slices(
     config: ModelConfig, stage: StagePlan, plan: Plan, scheme: Scheme
@@ -61,6 +65,7 @@ class Slicing:
         self._config, self._slices = config, slices
         self._digests: dict[str, Digest] = {}  # by the name of the bytes
         self._wholes: dict[Digest, _Derived] = {}  # by the slice's digest
+        self._doubted: set[str] = set()  # what is not recalled
 
     def nbytes(self, name: str, dtype: str, shape: tuple[int, ...], whole: int) -> int:
         """How many bytes are sent of a tensor that is stored so."""
@@ -84,14 +89,16 @@ class Slicing:
         """Take the digests of the slices of these tensors from those that are remembered."""
         for whole in wholes:
             derived = self._derived(whole)
-            found = None if derived is None else known.get(derived.key)
-            if derived is not None and found is not None and found.nbytes == derived.one.nbytes:
+            if derived is None or derived.key in self._doubted:
+                continue
+            found = known.get(derived.key)
+            if found is not None and found.nbytes == derived.one.nbytes:
                 self._digests[derived.key] = Digest(found.digest)
 
     async def digest(
         self, wholes: Iterable[TensorInfo], sources: Mapping[Digest, TensorSource]
     ) -> dict[str, Packed]:
-        """Compute the digests of the slices of these tensors.
+        """Compute the digests of the slices of these tensors, which have to be what their own digests say.
 
         Args:
             wholes: the tensors.
@@ -101,6 +108,7 @@ class Slicing:
             What is to be remembered.
 
         Raises:
+            IntegrityError: a tensor is damaged; `data["digest"]`.
             BrokenModelError: a file cannot be read.
         """
         waiting = iter([one for whole in wholes if (one := self._derived(whole)) is not None])
@@ -109,10 +117,9 @@ class Slicing:
         async def work() -> None:
             for derived in waiting:
                 source = sources[Digest(derived.whole.digest)]
-                cut = replace(source, nbytes=derived.one.nbytes, runs=derived.one.runs)
-                digest = await asyncio.to_thread(_digest, cut)
+                digest = await asyncio.to_thread(_digest, derived, source)
                 self._digests[derived.key] = digest
-                made[derived.key] = Packed(digest, cut.nbytes)
+                made[derived.key] = Packed(digest, derived.one.nbytes)
 
         await together(work() for _ in range(THREADS))
         return made
@@ -140,9 +147,7 @@ class Slicing:
     def source(self, digest: Digest, whole: TensorSource) -> TensorSource:
         """Where the bytes of this digest are, which are those of this tensor or a slice of it."""
         derived = self._wholes.get(digest)
-        if derived is None:
-            return whole
-        return replace(whole, nbytes=derived.one.nbytes, runs=derived.one.runs)
+        return whole if derived is None else derived.source(whole)
 
     def forget(self, whole: str) -> None:
         """Have the digests of the slices of this tensor computed again: its bytes may have been others."""
@@ -150,10 +155,17 @@ class Slicing:
             if derived.whole.digest == whole:
                 del self._wholes[digest]
                 self._digests.pop(derived.key, None)
+                self._doubted.add(derived.key)
 
 
-def _digest(source: TensorSource) -> Digest:
+def _digest(derived: _Derived, source: TensorSource) -> Digest:
+    """The digest of a slice of this tensor. Whoever gets the slice cannot see whether the tensor is intact."""
     try:
-        return source.digest()
+        if source.digest() != derived.whole.digest:
+            raise IntegrityError(
+                f"{source.path} is not what it was: it has changed, or the disk is failing.",
+                digest=derived.whole.digest,
+            )
+        return derived.source(source).digest()
     except OSError as error:
         raise BrokenModelError(f"{source.path} cannot be read: {reason(error)}.") from error

@@ -206,19 +206,24 @@ class StageTensors:
         packing, model = self._packing, self._model.manifest.model_id
         if packing is not None:
             self._slicing.recall(wholes, await packing.recall(model))
-        if not (missing := self._slicing.missing(wholes)):
-            return
-        sources = await self._sources({info.digest for info in missing})
-        if (
-            sources is None
-        ):  # what was packed again has other bytes: this time it is sent as a whole
-            return
         began = time.monotonic()
-        made = await self._slicing.digest(missing, sources)
-        nbytes = sum(one.nbytes for one in made.values())
-        logger.info("slices digested bytes=%d seconds=%.2f", nbytes, time.monotonic() - began)
-        if packing is not None:
-            await packing.remember(model, made)
+        if made := await self._digest_slices(wholes):
+            nbytes = sum(one.nbytes for one in made.values())
+            logger.info("slices digested bytes=%d seconds=%.2f", nbytes, time.monotonic() - began)
+            if packing is not None:
+                await packing.remember(model, made)
+
+    async def _digest_slices(self, wholes: Collection[TensorInfo]) -> Mapping[str, Packed]:
+        """Compute the missing digests. What was packed again to other bytes has none, and is sent as a whole."""
+        while missing := self._slicing.missing(wholes):
+            sources = await self._sources({info.digest for info in missing})
+            if sources is None:
+                break
+            try:
+                return await self._slicing.digest(missing, sources)
+            except IntegrityError as error:
+                await self.repair(error.data["digest"])
+        return {}
 
     def infos(self, *, is_local: bool) -> tuple[TensorInfo, ...]:
         """The tensors of the assignment.
