@@ -140,8 +140,8 @@ def find_slices(
             one = stored_slice(config, name, part, given[name].dtype, shape)
         if one is None:
             raise BrokenModelError(
-                f"Tensor {name[:80]} is announced as a slice, and no rank has a slice of it."
-                " The main computer's Potluck may be of another version.",
+                f"Tensor {name[:80]} was announced as a part, which no computer of the group has of it."
+                " Use the same version of Potluck on all computers.",
                 tensor=name[:80],
             )
         found[name] = one

@@ -163,7 +163,8 @@ def _digest(derived: _Derived, source: TensorSource) -> Digest:
     try:
         if source.digest() != derived.whole.digest:
             raise IntegrityError(
-                f"{source.path} is not what it was: it has changed, or the disk is failing.",
+                f"The stored bytes of {derived.whole.name} are not what they were announced as: the file"
+                f" {source.path.name} is damaged. They have to be fetched again.",
                 digest=derived.whole.digest,
             )
         return derived.source(source).digest()
