@@ -38,6 +38,10 @@ from potluck.wire.messages import TensorInfo
 
 logger = logging.getLogger(__name__)
 
+_REPAIRS = (
+    2  # of damaged packed files before slices are cut; each finds all that is damaged by then
+)
+
 
 @dataclass(slots=True, eq=False)
 class _Tensor:
@@ -214,14 +218,16 @@ class StageTensors:
                 await packing.remember(model, made)
 
     async def _digest_slices(self, wholes: Collection[TensorInfo]) -> Mapping[str, Packed]:
-        """Compute the missing digests. What was packed again to other bytes has none, and is sent as a whole."""
-        while missing := self._slicing.missing(wholes):
+        """Compute the missing digests. What has other bytes again and again has none, and is sent as a whole."""
+        for _ in range(_REPAIRS + 1):
+            missing = self._slicing.missing(wholes)
             sources = await self._sources({info.digest for info in missing})
             if sources is None:
                 break
             try:
                 return await self._slicing.digest(missing, sources)
             except IntegrityError as error:
+                logger.warning("repairing before slices are cut: %s", error)
                 await self.repair(error.data["digest"])
         return {}
 

@@ -55,7 +55,9 @@ class PeerWeights:
         if len(assigned) > MOST_ASSIGNED:  # a master can name any number that it never sends
             for digest in assigned.keys() - self._store.inventory.sizes().keys():
                 del assigned[digest]
-        assigned.update(tensors)
+        for digest, content in tensors.items():
+            is_slice = content is not None and content.part is not None
+            assigned[digest] = content if is_slice else None
 
     def expect(self, home: HomeId, message: Expect, lease: Lease | None) -> None:
         """Expect tensors from a worker, as the master says.

@@ -203,6 +203,7 @@ class Worker:
         tensors = check_assignment(message)
         handle = await self._stage(message.device)
         device = handle.devices[0].id
+        files = await asyncio.to_thread(files_read, self._store, tensors)
         found = self.lease
         if found is not None and found.home != link.home:
             await self.leasing.release()
@@ -212,7 +213,6 @@ class Worker:
             self.leasing.unpin(
                 found
             )  # its layers are in memory, so the store may delete its tensors
-        files = await asyncio.to_thread(files_read, self._store, tensors)
         self._store.inventory.pin(files)
         self.peers.assigned(link.home, tensors)
         try:
