@@ -32,6 +32,7 @@ TEMPLATE = (
 TOLD = [
     "qwen 2", "qwen 2.5", "qwen 3", "qwen 3 with experts", "qwen 3.5", "gemma 3", "mistral 3", "pixtral",
     "gemma 4", "gemma 4, with bounds", "gemma 4, without a tower", "internvl", "llama 4", "llava",
+    "llava next",
 ]  # fmt: skip
 UNTOLD = {
     "llama 4": {"attention_chunk_size": 8192}
@@ -68,6 +69,7 @@ def test_a_model_with_its_projector_is_that_of_the_safetensors(
     assert form.side == seeing.picture.height // seeing.picture.rows
 
 
+@pytest.mark.parametrize("variant", ["llava", "llava next"])
 @pytest.mark.parametrize(
     ("left_out", "fields"),
     [
@@ -81,10 +83,10 @@ def test_a_model_with_its_projector_is_that_of_the_safetensors(
     ids=["first files", "with its kind", "with its layer"],
 )
 def test_other_files_of_llava_have_the_same_tower(
-    left_out: tuple[str, ...], fields: dict[str, int], tmp_path: Path
+    left_out: tuple[str, ...], fields: dict[str, int], variant: str, tmp_path: Path
 ) -> None:
     """Their `projection_dim` is CLIP's own, and those of the first converter have no layer that is not used, and name no kind."""
-    seeing = make_seeing_model("llava", tmp_path / "hub")
+    seeing = make_seeing_model(variant, tmp_path / "hub")
     file, projector = write_seeing(tmp_path / "hub", tmp_path / "files")
     config = json.loads((tmp_path / "hub" / "config.json").read_text())
     stored = load_file(tmp_path / "hub" / "model.safetensors")
@@ -106,16 +108,16 @@ def test_other_files_of_llava_have_the_same_tower(
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("variant", "fields", "why"),
     [
-        ({"is_newline_there": 1}, "mlp_grids"),  # LLaVA 1.6
-        ({"feature_layer": 9}, "must be one of the tower's layers"),
+        ("llava next", {"merge_type": "flat"}, "mm_patch_merge_type must be spatial_unpad"),
+        ("llava", {"feature_layer": 9}, "must be one of the tower's layers"),
     ],
 )
 def test_what_is_more_than_llavas_tower_leaves_a_model_of_text(
-    fields: dict[str, int], why: str, tmp_path: Path
+    variant: str, fields: dict[str, int], why: str, tmp_path: Path
 ) -> None:
-    make_seeing_model("llava", tmp_path / "hub")
+    make_seeing_model(variant, tmp_path / "hub")
     file, _ = write_seeing(tmp_path / "hub", tmp_path / "files", fields=fields)
 
     model = open_model(file, cache_dir=tmp_path / "cache")

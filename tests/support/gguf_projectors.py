@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -183,11 +184,10 @@ def write_projector(
     if sizes is not None:
         writer.add_vision_min_pixels(sizes[0])
         writer.add_vision_max_pixels(sizes[1])
-    _add_facts(writer, config, eye, projector, replaced.get("feature_layer"))
+    merge_type = replaced.get("merge_type", "spatial_unpad")
+    _add_facts(writer, config, eye, projector, replaced.get("feature_layer"), merge_type)
     # A merger's matrices are numbered up to 3, where a real tower has more layers than that.
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(layers, 4))
-    if replaced.get("is_newline_there"):
-        writer.add_tensor("model.image_newline", np.zeros(rows, dtype=np.float32))
     for name, values in tower.items():
         for theirs, some in _converted(names, name, values.float(), eye, projector).items():
             _add(writer, _swapped(theirs) if is_old else theirs, some, kind)
@@ -201,6 +201,7 @@ def _add_facts(
     eye: Mapping[str, Any],
     projector: str,
     feature_layer: int | None,
+    merge_type: str,
 ) -> None:
     writer.add_vision_attention_layernorm_eps(eye.get("layer_norm_eps", 1e-6))
     match projector:
@@ -226,6 +227,9 @@ def _add_facts(
             writer.add_vision_use_gelu(eye["hidden_act"] == "gelu")
             if feature_layer is not None:
                 writer.add_array("clip.vision.feature_layer", [feature_layer])
+            if shapes := config.get("image_grid_pinpoints"):
+                writer.add_string("clip.vision.mm_patch_merge_type", merge_type)
+                writer.add_array("clip.vision.image_grid_pinpoints", [*chain(*shapes)])
         case "internvl" | "llama4":
             writer.add_vision_use_gelu(True)
             ratio = config.get("downsample_ratio", eye.get("pixel_shuffle_ratio", 0.5))
@@ -315,6 +319,8 @@ def _llava(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Te
     """As the converter of LLaVA's own files makes it, which numbers the projector's matrices by their places."""
     for ours, theirs in (("linear_1", "0"), ("linear_2", "2")):
         name = name.replace(f"multi_modal_projector.{ours}", f"mm.{theirs}")
+    if name == "image_newline":
+        return {"model.image_newline": values}
     if name.startswith("mm."):
         return {name: values}
     if name.endswith("class_embedding"):

@@ -158,6 +158,12 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
     ),
     "llava": ("Llava", {"model_type": "llama"}, _CLIP, {}),
+    "llava next": (
+        "LlavaNext",
+        {"model_type": "mistral", "sliding_window": None},
+        _CLIP | {"image_size": 16},
+        {"image_grid_pinpoints": [[16, 32], [32, 16], [32, 32]]},
+    ),
     "internvl": (
         "InternVL",
         {"model_type": "qwen3"},

@@ -144,7 +144,8 @@ def test_pictures_are_those_of_the_processors(name: str) -> None:
 def tower_input(picture: Picture, square: int) -> torch.Tensor:
     """(tiles, 3, S, S), or with one tile of another size."""
     shown = numbers(picture)
-    return torch.stack(shown.split(square, 1)) if square else shown[None]
+    tiles = torch.stack(shown.split(square, 1)) if square else shown[None]
+    return tiles.roll(1, 0)[None] if picture.order else tiles  # LLaVA-NeXT begins with the whole
 
 
 MODELS: dict[str, tuple[PictureFormat, str, dict[str, object]]] = {
@@ -157,6 +158,22 @@ MODELS: dict[str, tuple[PictureFormat, str, dict[str, object]]] = {
         form("crop", side=14, square=56, mean=QWEN.mean, deviation=QWEN.deviation),
         "llava.image_processing_pil_llava.LlavaImageProcessorPil",
         {"size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}},
+    ),
+    "llava next": (
+        form(
+            "shapes",
+            side=14,
+            square=56,
+            mean=QWEN.mean,
+            deviation=QWEN.deviation,
+            shapes=((1, 2), (2, 1), (2, 2), (3, 1), (1, 3)),
+        ),
+        "llava_next.image_processing_pil_llava_next.LlavaNextImageProcessorPil",
+        {
+            "size": {"shortest_edge": 56},
+            "crop_size": {"height": 56, "width": 56},
+            "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]],
+        },
     ),
     "internvl": (
         form("grid", side=28, square=56, rows=12),

@@ -1,5 +1,7 @@
 """Sizes and texts of pictures are those of the processors of `transformers`."""
 
+from types import SimpleNamespace
+
 import pytest
 from seeing_models import SEEING, TEXT
 
@@ -17,6 +19,7 @@ NAMES = {
     "gemma 4": "Gemma4ForConditionalGeneration",
     "pixtral": "LlavaForConditionalGeneration",
     "llava": "LlavaForConditionalGeneration",
+    "llava next": "LlavaNextForConditionalGeneration",
     "internvl": "InternVLForConditionalGeneration",
     "llama 4": "Llama4ForConditionalGeneration",
 }
@@ -130,6 +133,53 @@ def test_the_text_of_llama_4_names_tiles_lines_and_the_whole() -> None:
     assert form.layout(60, 60).pixels == (5 * 32, 32)
     two = f"<|image_start|>{line}{line}<|image|>{tile}<|image_end|>"
     assert form.text(form.layout(60, 60)) == two
+
+
+@pytest.mark.parametrize("size", [*SIZES, (16, 25), (25, 16), (64, 1), (1, 90), (24, 24), (17, 31)])
+def test_the_shapes_and_the_rows_of_llava_next_are_those_of_its_processor(
+    size: tuple[int, int],
+) -> None:
+    import torch
+    from transformers.image_processing_utils import select_best_resolution
+    from transformers.models.llava_next.configuration_llava_next import LlavaNextConfig
+    from transformers.models.llava_next.modeling_llava_next import LlavaNextModel
+
+    form, layout = form_of("llava next"), form_of("llava next").layout(*size)
+    shapes = [[16, 32], [32, 16], [32, 32]]
+    assert layout.frame == select_best_resolution(size, shapes)
+    tall, wide = layout.tiles
+    assert layout.pixels == ((tall * wide + 1) * 16, 16)
+
+    # Each row holds its number, and the whole picture, which is last here, comes first there.
+    rows = torch.arange(16.0 * (tall * wide + 1)).view(-1, 16, 1)
+    eye = {"model_type": "clip_vision_model", "image_size": 16, "patch_size": 4}
+    config = LlavaNextConfig(vision_config=eye, image_grid_pinpoints=shapes)
+    packed, _ = LlavaNextModel.pack_image_features(
+        SimpleNamespace(config=config),  # all that it looks at
+        [rows.roll(1, 0)],
+        [size],
+        "default",
+        image_newline=torch.tensor([16.0 * (tall * wide + 1)]),
+    )
+    assert list(form.order(layout)) == packed[0][:, 0].int().tolist()
+    assert form.text(layout) == "<image>" * len(packed[0])
+
+
+def test_shapes_of_more_rows_than_a_laptop_bears_are_left_out() -> None:
+    config = {
+        "architectures": ["LlavaNextForConditionalGeneration"],
+        "text_config": TEXT | {"model_type": "llama"},
+        "vision_config": SEEING["llava next"][2],
+    }
+    squares = [[16 * tall, 16] for tall in (1, 12, 16, 17, 40)]
+
+    tower = ModelConfig.from_dict(config | {"image_grid_pinpoints": squares}).tower
+
+    assert tower is not None
+    assert tower.shapes == ((1, 1), (12, 1), (16, 1))
+    for none in ([], squares[3:], [[16, 24]], [[16]], "all", [[16, 1 << 20]], [[0, 16]]):
+        read = ModelConfig.from_dict(config | {"image_grid_pinpoints": none})
+        assert read.tower is None
 
 
 def test_no_picture_has_more_rows_than_a_laptop_bears() -> None:

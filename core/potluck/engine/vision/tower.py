@@ -42,11 +42,17 @@ class Tower:
     def __call__(self, pixels: Tensor) -> Tensor:
         """Rows of a picture: (H, W, 3), f32, normalised → (cells, out · (1 + deep layers)), f32, on the CPU.
 
+        Where lines have an end, its row comes last.
+
         Height and width are multiples of a cell, or of the square that the tower takes.
         """
-        if not self.spec.facts.is_tiled:
+        facts = self.spec.facts
+        if not facts.is_tiled:
             return self._read(pixels)
-        return torch.cat([self._read(square) for square in pixels.split(self.spec.square)])
+        rows = [self._read(square) for square in pixels.split(self.spec.square)]
+        if facts.line_end is not None:
+            rows.append(self._tensors[facts.line_end].float().cpu()[None])
+        return torch.cat(rows)
 
     def _read(self, pixels: Tensor) -> Tensor:
         """Rows of a picture, or of one square of it."""

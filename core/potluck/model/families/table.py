@@ -78,6 +78,11 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
         "mistral": "MistralForCausalLM",
         "qwen2": "Qwen2ForCausalLM",
     },
+    "LlavaNextForConditionalGeneration": {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+    },
     "Mistral3ForConditionalGeneration": {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",

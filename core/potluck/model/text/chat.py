@@ -182,8 +182,7 @@ class ChatFormat:
         for number, layout in enumerate(layouts):
             texts[number] += form.text(layout)
         ids = self.encode_rendered("".join(texts))
-        cells = [form.cells(*layout.pixels) for layout in layouts]
-        if ids.count(token) != sum(rows * columns for rows, columns in cells):
+        if ids.count(token) != sum(map(form.rows_of, layouts)):
             raise PromptError(
                 f"A message has the text {facts.token}, which stands for a part of a picture. Leave it out."
             )
@@ -205,8 +204,7 @@ class ChatFormat:
         token = next(number for number in count() if number not in used)
         ids = list(parts[0])
         for layout, part in zip(layouts, parts[1:], strict=True):
-            rows, columns = form.cells(*layout.pixels)
-            ids += [token] * (rows * columns) + part
+            ids += [token] * form.rows_of(layout) + part
         return ids, token
 
     def begins_reasoning(self, text: str) -> bool:

@@ -16,7 +16,8 @@ from potluck.model.vision.towers.gemma import (
     read_gemma_4_unified,
 )
 from potluck.model.vision.towers.internvl import INTERNVL, read_internvl
-from potluck.model.vision.towers.llama import CLIP, LLAMA_4, read_clip, read_llama_4
+from potluck.model.vision.towers.llama import LLAMA_4, read_llama_4
+from potluck.model.vision.towers.llava import CLIP, LLAVA_NEXT, read_clip, read_llava_next
 from potluck.model.vision.towers.mistral import MISTRAL_3, PIXTRAL, read_mistral, read_pixtral
 from potluck.model.vision.towers.qwen import (
     QWEN_2,
@@ -40,6 +41,7 @@ _TOWERS: Mapping[str, tuple[TowerFacts, Reader]] = {
     "Llama4ForConditionalGeneration": (LLAMA_4, read_llama_4),
     "LlavaForConditionalGeneration/clip_vision_model": (CLIP, read_clip),
     "LlavaForConditionalGeneration/pixtral": (PIXTRAL, read_pixtral),
+    "LlavaNextForConditionalGeneration/clip_vision_model": (LLAVA_NEXT, read_llava_next),
     "Mistral3ForConditionalGeneration": (MISTRAL_3, read_mistral),
     "Qwen2VLForConditionalGeneration": (QWEN_2, read_qwen_2),
     "Qwen2_5_VLForConditionalGeneration": (QWEN_2_5, read_qwen),

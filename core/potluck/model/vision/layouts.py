@@ -4,6 +4,7 @@ Checked against the image processors of `transformers` (`models/*/image_processi
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +22,14 @@ class Layout:
 
     Attributes:
         size: that it is resampled to.
-        frame: that it has then: black is added at its right and lower edges, or the same is cut off at opposite
-            edges; None: that size.
+        frame: that it has then: black is added at its right and lower edges, or at all alike, or the same is cut off
+            at opposite edges; None: that size.
         tiles: lines of squares that it is cut into, and squares of each line; they come one below the other.
         has_whole: whether the whole picture, as one square more, follows these.
         square: pixels of a square's side.
+        is_centred: whether black is added at all edges.
+        filled: the cells of all squares together that stand in prompts: the first line, the first column, lines,
+            and columns; None: all, square by square.
     """
 
     size: tuple[int, int]
@@ -33,6 +37,8 @@ class Layout:
     tiles: tuple[int, int] = (1, 1)
     has_whole: bool = False
     square: int = 0
+    is_centred: bool = False
+    filled: tuple[int, int, int, int] | None = None
 
     @property
     def pixels(self) -> tuple[int, int]:
@@ -134,6 +140,55 @@ def canvas(height: int, width: int, square: int, most: int) -> Layout:
         has_whole=tall * wide > 1,
         square=square,
     )
+
+
+def shaped(
+    height: int, width: int, square: int, side: int, shapes: Sequence[tuple[int, int]]
+) -> Layout:
+    """Tiles of one of some shapes, in whose middle the picture stands in its own shape, on black (LLaVA-NeXT).
+
+    Taken is the shape in which most of the picture's pixels are left, and of several the smallest. Black lines and columns are
+    left out of prompts, as far as they are whole cells.
+    """
+
+    def scale_of(shape: tuple[int, int]) -> float:
+        return min(shape[1] * square / width, shape[0] * square / height)
+
+    def left_of(shape: tuple[int, int]) -> tuple[int, int]:
+        scale = scale_of(shape)
+        left = min(int(width * scale) * int(height * scale), width * height)
+        return left, left - shape[0] * shape[1] * square * square
+
+    tall, wide = max(shapes, key=left_of)
+    frame = tall * square, wide * square
+    by_width, by_height = frame[1] / width, frame[0] / height
+    if by_width < by_height:
+        size = min(math.ceil(height * by_width), frame[0]), frame[1]
+    else:
+        size = frame[0], min(math.ceil(width * by_height), frame[1])
+    return Layout(
+        size=size,
+        frame=frame,
+        tiles=(tall, wide),
+        has_whole=True,
+        square=square,
+        is_centred=True,
+        filled=_filled(height, width, frame[0] // side, frame[1] // side),
+    )
+
+
+def _filled(height: int, width: int, lines: int, columns: int) -> tuple[int, int, int, int]:
+    """Which of these cells a picture of this shape fills in the middle."""
+    if width / height > columns / lines:
+        black = (lines - _whole(height * (columns / width))) // 2
+        return black, 0, lines - 2 * black, columns
+    black = (columns - _whole(width * (lines / height))) // 2
+    return 0, black, lines, columns - 2 * black
+
+
+def _whole(number: float) -> int:
+    """Without what rounding may have taken off a whole number."""
+    return int(round(number, 7))
 
 
 def _shapes(most: int) -> list[tuple[int, int]]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
+import numpy as np
+
 from potluck.errors import PromptError
 from potluck.model.fields import Fields
 from potluck.model.vision.layouts import (
@@ -16,6 +18,7 @@ from potluck.model.vision.layouts import (
     canvas,
     cropped,
     grid,
+    shaped,
     within_area,
     within_budget,
     within_edge,
@@ -48,7 +51,7 @@ class PictureFacts:
         rows: of the tower's, at most ("budget"), or tiles ("grid", "canvas"), likewise.
     """
 
-    size: Literal["area", "edge", "square", "budget", "crop", "grid", "canvas"]
+    size: Literal["area", "edge", "square", "budget", "crop", "grid", "canvas", "shapes"]
     resample: int = 3
     mean: Levels = _HALF
     deviation: Levels = _HALF
@@ -99,6 +102,13 @@ _PIXTRAL = PictureFacts(
     closes="[IMG_END]",
     most=1540,
 )
+_LLAVA = PictureFacts(
+    size="crop",
+    mean=_CLIP_MEAN,
+    deviation=_CLIP_DEVIATION,
+    mark="<image>",
+    token="<image>",  # noqa: S106
+)
 _FACTS: Mapping[str, PictureFacts] = {
     "Gemma3ForConditionalGeneration": PictureFacts(
         size="square",
@@ -130,13 +140,8 @@ _FACTS: Mapping[str, PictureFacts] = {
         tiles=("<|tile_x_separator|>", "<|tile_y_separator|>", "<|image|>"),
         rows=16,
     ),
-    "LlavaForConditionalGeneration/clip_vision_model": PictureFacts(
-        size="crop",
-        mean=_CLIP_MEAN,
-        deviation=_CLIP_DEVIATION,
-        mark="<image>",
-        token="<image>",  # noqa: S106
-    ),
+    "LlavaForConditionalGeneration/clip_vision_model": _LLAVA,
+    "LlavaNextForConditionalGeneration/clip_vision_model": replace(_LLAVA, size="shapes"),
     "LlavaForConditionalGeneration/pixtral": replace(_PIXTRAL, most=1024),
     "Mistral3ForConditionalGeneration": _PIXTRAL,
     "Qwen2VLForConditionalGeneration": _QWEN_2_5,
@@ -156,6 +161,7 @@ class PictureFormat:
         side: pixels of a cell's side.
         square: pixels of the square that all pictures or tiles become, if they do.
         least, most, rows: as of `PictureFacts`.
+        shapes: of tiles: lines of them, and tiles of each; empty: any.
     """
 
     facts: PictureFacts
@@ -167,6 +173,7 @@ class PictureFormat:
     resample: int
     mean: Levels
     deviation: Levels
+    shapes: tuple[tuple[int, int], ...] = ()
 
     def layout(self, height: int, width: int) -> Layout:
         """How a picture of this size is resized and cut.
@@ -175,7 +182,8 @@ class PictureFormat:
           a number of pixels; "budget": as large as a number of rows allows;
         - "square": always the same square; "crop": the middle of it, once its shorter side is as long as the square's;
         - "grid": tiles of the shape that is nearest to the picture's; "canvas": tiles that the picture, in its own
-          shape, fills best; the whole picture follows as one tile more.
+          shape, fills best; "shapes": tiles of one of some shapes, in whose middle the picture stands, in its own shape.
+          The whole picture follows as one tile more.
 
         Raises:
             PromptError: it is far longer than it is wide, or the other way round.
@@ -198,12 +206,16 @@ class PictureFormat:
                 return grid(height, width, self.square, self.rows)
             case "canvas":
                 return canvas(height, width, self.square, self.rows)
+            case "shapes":
+                return shaped(height, width, self.square, self.side, self.shapes)
             case "area":
                 return Layout(size=within_area(height, width, self.side, self.least, self.most))
 
     def text(self, layout: Layout) -> str:
         """What stands in the prompt for a picture."""
         facts = self.facts
+        if layout.filled is not None:
+            return facts.token * self.rows_of(layout)
         if self.square and facts.size in ("grid", "canvas"):
             tile = facts.token * (self.square // self.side) ** 2
             between, line, whole = facts.tiles
@@ -219,6 +231,31 @@ class PictureFormat:
         """Whether nothing but a token for each row stands in the prompt for a picture."""
         facts = self.facts
         return not (facts.opens or facts.line_end or facts.closes or any(facts.tiles))
+
+    def rows_of(self, layout: Layout) -> int:
+        """How many tokens stand for rows of a picture."""
+        if layout.filled is not None:
+            return len(self.order(layout))
+        rows, columns = self.cells(*layout.pixels)
+        return rows * columns
+
+    def order(self, layout: Layout) -> tuple[int, ...]:
+        """The number of the tower's row for each token that stands for one; empty: they are as the tower gives them.
+
+        The whole picture comes first. Then come the lines of all tiles together, each with the row for a line's end.
+        """
+        if layout.filled is None:
+            return ()
+        tall, wide = layout.tiles
+        each = layout.square // self.side
+        numbers = np.arange((tall * wide + 1) * each * each)
+        whole, end = numbers[tall * wide * each * each :], len(numbers)
+        tiles = numbers[: len(numbers) - len(whole)].reshape(tall, wide, each, each)
+        lines = tiles.transpose(0, 2, 1, 3).reshape(tall * each, wide * each)
+        top, left, height, width = layout.filled
+        shown = lines[top : top + height, left : left + width]
+        ended = np.pad(shown, ((0, 0), (0, 1)), constant_values=end)
+        return (*whole.tolist(), *ended.ravel().tolist())
 
     def cells(self, height: int, width: int) -> tuple[int, int]:
         """Lines of cells of pixels for the tower, and cells of each line."""
@@ -249,6 +286,7 @@ def picture_format(tower: TowerSpec | None, given: Mapping[str, object]) -> Pict
         least=min(fields.integer("min_pixels", 1, 1 << 32, least), at_once),
         most=fields.integer("max_pixels", 1, 1 << 32, largest),
         rows=_rows(fields, facts, tower),
+        shapes=tower.shapes,
         resample=fields.integer("resample", 0, 5, facts.resample),
         **_normalisation(fields, facts),
     )

@@ -97,7 +97,7 @@ def _kind(keys: Keys) -> str:
     if kind == "gemma4v" and BOUND in shapes:
         return "gemma4v-bounds"
     if kind == "mlp" and NEW_LINE in shapes:
-        return "mlp_grids"  # LLaVA 1.6
+        return "mlp_grids"
     return "pixtral-12b" if kind == "pixtral" and "mm.patch_merger.weight" not in shapes else kind
 
 
@@ -172,6 +172,7 @@ def _renamed(facts: TowerFacts, row: ProjectorKind) -> TowerFacts:
         patches=_PATCHES,
         patch_norms=facts.patch_norms and ("v.patch_norm.1", "v.patch_norm.2"),
         positions=facts.positions and POSITIONS,
+        line_end=facts.line_end and NEW_LINE,
         token=token and replace(token, name="v.class_embd"),
         layer=_LAYER,
         norms=("ln1", "ln2"),

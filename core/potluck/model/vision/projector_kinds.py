@@ -5,7 +5,7 @@ has it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from potluck.model.gguf.keys import Config, Keys
 from potluck.model.vision.families import CONVERTED
@@ -15,6 +15,7 @@ ARCHITECTURE = "clip"
 POSITIONS = "v.position_embd.weight"
 BOUND = "v.blk.0.attn_q.input_max"
 NEW_LINE = "model.image_newline"
+_UNPADDED = "spatial_unpad"  # lines of squares, without what is black alone
 _WINDOW = 112  # pixels of the side of a window of Qwen2.5-VL, which no file states
 _GEMMA_CELL = 4  # patches of the side of a cell, where a file does not say
 _GEMMA_4_CELL = 3
@@ -175,6 +176,20 @@ def _llava(keys: Keys, eye: Config, whole: Config) -> None:
     eye["hidden_act"] = "gelu" if keys.flag("use_gelu", False) else "quick_gelu"
 
 
+def _llava_next(keys: Keys, eye: Config, whole: Config) -> None:
+    _llava(keys, eye, whole)
+    if keys.text("vision.mm_patch_merge_type", _UNPADDED) != _UNPADDED:
+        raise keys.invalid("vision.mm_patch_merge_type", f"must be {_UNPADDED}")
+    sides = keys.items(f"{ARCHITECTURE}.vision.image_grid_pinpoints")
+    whole["image_grid_pinpoints"] = [sides[at : at + 2] for at in range(0, len(sides), 2)]
+
+
+_LLAVA = ProjectorKind(
+    wholes=dict.fromkeys(("llama", "qwen2"), "LlavaForConditionalGeneration"),
+    norm="",
+    rows="mm.2.weight",
+    more=_llava,
+)
 PROJECTORS: Mapping[str, ProjectorKind] = {
     "gemma3": ProjectorKind(
         wholes={"gemma3": "Gemma3ForConditionalGeneration"},
@@ -211,12 +226,11 @@ PROJECTORS: Mapping[str, ProjectorKind] = {
         gelu="gelu",
         more=_internvl,
     ),
-    # LLaVA 1.5, and others of its kind without grids of squares.
-    "mlp": ProjectorKind(
-        wholes=dict.fromkeys(("llama", "qwen2"), "LlavaForConditionalGeneration"),
-        norm="",
-        rows="mm.2.weight",
-        more=_llava,
+    "mlp": _LLAVA,  # LLaVA 1.5
+    "mlp_grids": replace(  # LLaVA 1.6, whose files name the same kind
+        _LLAVA,
+        wholes=dict.fromkeys(_LLAVA.wholes, "LlavaNextForConditionalGeneration"),
+        more=_llava_next,
     ),
     "llama4": ProjectorKind(
         wholes={"llama4": "Llama4ForConditionalGeneration"},

@@ -11,6 +11,7 @@ from potluck.model.quantized import Shape
 
 ROOTS = (
     "visual.", "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.", "embed_vision.",
+    "image_newline",
 )  # fmt: skip
 """With what the names of a tower's tensors begin."""
 
@@ -90,6 +91,7 @@ class TowerFacts:
         is_stretched: whether that table is stretched over the picture, whatever its size.
         token: a vector beside the patches, if there is one.
         is_tiled: whether pictures come as squares of one size, one below the other, each read alone.
+        line_end: the name of a row that stands in prompts after each line of a picture, which the tower gives behind all others.
         rope: how frequencies are shared out between rows and columns of patches: both have the same ("halves"),
             or every other one ("turns"); None: there is no rope.
         turns_columns_first: whether the first half turns by the column.
@@ -132,6 +134,7 @@ class TowerFacts:
     is_stretched: bool = False
     token: ClassToken | None = None
     is_tiled: bool = False
+    line_end: str | None = None
     rope: Literal["halves", "turns"] | None = None
     turns_columns_first: bool = False
     rope_from: Literal[0, 1] = 0
@@ -184,6 +187,8 @@ class TowerSpec:
         theta: of its rope.
         axes: for each pair of the decoder's rope the axis of a picture by which it turns: 0 time, 1 row,
             2 column. Empty: all turn by one position.
+        shapes: lines of squares, and squares of each, that pictures may be cut into, if only some; the whole picture is
+            one square more.
     """
 
     facts: TowerFacts
@@ -206,6 +211,7 @@ class TowerSpec:
     merger_eps: float = 1e-6
     theta: float = 10000.0
     axes: tuple[int, ...] = ()
+    shapes: tuple[tuple[int, int], ...] = ()
 
     @property
     def head_dim(self) -> int:
@@ -241,12 +247,15 @@ class TowerSpec:
     @property
     def rows_of_picture(self) -> int:
         """The most rows of a picture."""
+        if self.shapes:
+            squares = 1 + max(tall * wide for tall, wide in self.shapes)
+            return squares * self.rows_at_once + (self.facts.line_end is not None)
         return MOST_ROWS if self.facts.is_tiled else self.rows_at_once
 
     def takes(self, height: int, width: int) -> bool:
-        """Whether it reads pictures of so many pixels: whole cells, no more than `MOST_ROWS` of them."""
-        side = self.cell_side
-        if height % side or width % side or not 0 < height * width <= MOST_ROWS * side * side:
+        """Whether it reads pictures of so many pixels: whole cells, no more than `rows_of_picture` of them."""
+        side, most = self.cell_side, self.rows_of_picture
+        if height % side or width % side or not 0 < height * width <= most * side * side:
             return False
         if self.square:
             most = height if self.facts.is_tiled else self.square
@@ -263,6 +272,8 @@ class TowerSpec:
         for layer in range(self.layers):
             found |= self._layer(facts.layer.format(layer))
         found |= self._merger(facts.merger, "")
+        if facts.line_end is not None:
+            found[facts.line_end] = (self.out,)
         if facts.deep is not None:
             for number in range(len(self.deep_layers)):
                 found |= self._merger(facts.deep, str(number))
