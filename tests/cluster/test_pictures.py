@@ -236,6 +236,9 @@ def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_
         assert len(shown) == 2
 
         monkeypatch.setattr(viewing, "GAIN", 1e9)
+        asked = msgspec.structs.replace(request, pictures="laptop")
+        await load(desk, asked)
+        await eventually(desk, lambda: viewers.is_ready)
         await load(desk, msgspec.structs.replace(request, context=255))
         assert viewers.deployment is None
         monkeypatch.setattr(viewing, "GAIN", 1e-9)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -99,6 +99,7 @@ class ComputerViews:
             ranges=layers if len(layers) > 1 else (),
             slower=self._slower().get(local.node_id),
             lacked_memory=local.node_id in self._master.shortages.nodes,
+            reads_pictures=self._reads_pictures(local.node_id),
             vitals=worker.vitals,
             memory_lent=self._memory_lent(local.node_id)
             or (worker.lease.nbytes if worker.lease else 0),
@@ -141,6 +142,7 @@ class ComputerViews:
             reconnecting=state == "lost" and found is not None,
             slower=self._slower().get(node_id),
             lacked_memory=node_id in self._master.shortages.nodes,
+            reads_pictures=self._reads_pictures(node_id),
             vitals=msgspec.convert(
                 computer and computer.vitals, Vitals | None, from_attributes=True
             ),
@@ -156,6 +158,12 @@ class ComputerViews:
         both = [*([] if deployment is None else [deployment]), *self._beside()]
         stages = [stage for each in both for stage in each.planned.plan.stages]
         return sum(stage.memory for stage in stages if stage.node == node_id)
+
+    def _reads_pictures(self, node_id: NodeId) -> Literal["no", "soon", "yes"]:
+        viewers = self._master.viewers
+        if viewers.deployment is None or not viewers.deployment.uses(node_id):
+            return "no"
+        return "yes" if viewers.is_ready else "soon"
 
     def _beside(self) -> list[Deployment]:
         """What is loaded, or being loaded, beside the deployment in force."""

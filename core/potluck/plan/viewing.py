@@ -7,6 +7,7 @@ plan are considered: of those with one, the planner puts one first that reads pi
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from potluck.errors import NotEnoughMemoryError
 from potluck.ids import NodeId
 from potluck.plan.cost import DeviceCost, Links, ModelShape, hop_between
 from potluck.plan.explanation import seconds
@@ -42,8 +43,11 @@ def find_viewing(
     *,
     measured_tokens: int,
     busy: Collection[NodeId] = (),
+    wanted: DeviceCost | None = None,
 ) -> Viewing | None:
     """Find the device without a part of this plan that reads pictures soonest, if it pays.
+
+    None: the first stage reads them.
 
     Args:
         shape: of the model.
@@ -52,6 +56,10 @@ def find_viewing(
         plan: of those that answer.
         measured_tokens: size of the chunk that `DeviceCost.prefill_ms` was measured with.
         busy: computers that do something else.
+        wanted: the one that is to do it, whether it pays or not. It has no part of the plan.
+
+    Raises:
+        NotEnoughMemoryError: the wanted one has no room for the tower.
     """
     if not shape.picture_tokens:
         return None
@@ -74,12 +82,15 @@ def find_viewing(
         if stage.embedding and (stage.node, stage.device) == (device.node, device.device)
     ]
     others = [d for d in devices if d.node not in used and d.memory >= shape.viewer_memory]
+    if wanted is not None:
+        _check_memory(shape, wanted)
+        others = [wanted]
     if not reading or not others:
         return None
     first_ms = hop_between(links, master, first).ms(shape.pixel_bytes)
     first_ms += max(map(reading_ms, reading))  # of a group, each rank reads them
     best = min(others, key=ms)
-    if ms(best) > min(first_ms / GAIN, first_ms - LEAST_GAIN_MS):
+    if wanted is None and ms(best) > min(first_ms / GAIN, first_ms - LEAST_GAIN_MS):
         return None
     name = labels(devices)[devices.index(best)]
     return Viewing(
@@ -88,6 +99,11 @@ def find_viewing(
         first_ms=first_ms,
         explanation=f"Pictures are read by {name}: a large one in {seconds(ms(best))} instead of {seconds(first_ms)}.",
     )
+
+
+def _check_memory(shape: ModelShape, device: DeviceCost) -> None:
+    if device.memory < shape.viewer_memory:
+        raise NotEnoughMemoryError(shape.viewer_memory, device.memory, device.name)
 
 
 def _plan_of(shape: ModelShape, device: DeviceCost, ms: float) -> Plan:

@@ -1,13 +1,20 @@
 """Computers are shared out as a request says it; none beside those that it names reads pictures."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
 from potluck.api.values.schema import PlanRequest
-from potluck.cluster.master.sharing_out import may_have_viewer, share_out
+from potluck.cluster.master.sharing_out import (
+    SharedOut,
+    check_replicas,
+    may_have_viewer,
+    share_out,
+)
+from potluck.errors import InvalidLayersError, NotEnoughMemoryError, PotluckError, UsageError
 from potluck.ids import NodeId
 from potluck.plan.apart import Sizes
 from potluck.plan.cost import DeviceCost, LinkCost, ModelShape
@@ -62,6 +69,7 @@ SIZES = Sizes(
         ({"layers": (("Desk", 2),)}, False),
         ({"workers": 1}, False),
         ({"prefill": ("Gamer",)}, False),
+        ({"pictures": "Gamer"}, False),
         ({"replicas": 2}, False),
     ],
 )
@@ -96,3 +104,91 @@ def test_a_plan_has_a_viewer_only_where_nobody_chose_the_computers(
     assert [stage.name for stage in shared.plan.stages] == ["Desk"]
     viewing = shared.viewing.plan.stages if shared.viewing is not None else ()
     assert [stage.name for stage in viewing] == viewer
+
+
+def shared_by_hand(
+    pictures: str,
+    devices: Sequence[DeviceCost],
+    shape: ModelShape = SHAPE,
+    **asked: Any,
+) -> SharedOut:
+    request = PlanRequest(pictures=pictures, **asked)
+    answering = partial(
+        make_plan,
+        shape,
+        links=LINKS,
+        sums={},
+        layers=request.layers,
+        min_workers=0,
+        users=1,
+        measured_tokens=256,
+        near=(),
+    )
+    sizes = replace(SIZES, shape=shape)
+    return share_out(request, sizes, devices, may_choose=False, answering=answering)
+
+
+def test_who_is_asked_to_read_pictures_does_so_whether_it_pays_or_not() -> None:
+    slow = replace(GAMER, picture_ms=60_000.0)
+
+    shared = shared_by_hand("gamer", [DESK, slow], layers=(("Desk", 2),))
+
+    assert [stage.name for stage in shared.plan.stages] == ["Desk"]
+    assert shared.viewing is not None
+    (viewer,) = shared.viewing.plan.stages
+    assert (viewer.name, viewer.tower, viewer.memory) == ("Gamer", True, SHAPE.viewer_memory)
+    assert "by Gamer: a large one in 60 s instead of 6.0 s" in shared.viewing.explanation
+
+
+def test_the_first_one_reads_them_itself() -> None:
+    shared = shared_by_hand("Desk", [DESK, GAMER])
+
+    assert [stage.name for stage in shared.plan.stages] == ["Desk"]
+    assert shared.viewing is None
+
+
+def test_who_would_have_later_layers_has_none_where_the_others_suffice() -> None:
+    """Both together are needed by memory, and then not any more."""
+    shape = replace(SHAPE, layers=(0,) * 40)
+    fast = replace(GAMER, decode_ms=(0.1,), memory=500)
+    plan = share_out(
+        PlanRequest(), replace(SIZES, shape=shape), [DESK, fast], may_choose=False,
+        answering=partial(make_plan, shape, links=LINKS, measured_tokens=256),
+    ).plan  # fmt: skip
+    assert [stage.name for stage in plan.stages] == ["Desk", "Gamer"]
+
+    shared = shared_by_hand("Gamer", [DESK, fast], shape)
+
+    assert [stage.name for stage in shared.plan.stages] == ["Desk"]
+    assert shared.viewing is not None
+    assert [stage.name for stage in shared.viewing.plan.stages] == ["Gamer"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "changes", "kind", "words"),
+    [
+        ({"pictures": "Attic"}, {}, InvalidLayersError, "no computer called Attic"),
+        (
+            {"layers": (("Desk", 1), ("Gamer", 1))},
+            {},
+            InvalidLayersError,
+            "Gamer has layers, and reads pictures only as the first one",
+        ),
+        ({"prefill": ("Gamer",)}, {}, InvalidLayersError, "Gamer reads prompts for the others"),
+        ({}, {"memory": 99}, NotEnoughMemoryError, "needs 100 B and Gamer offers 99 B"),
+    ],
+)
+def test_who_cannot_read_pictures_is_refused(
+    asked: dict[str, Any], changes: dict[str, Any], kind: type[PotluckError], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        shared_by_hand(
+            **({"pictures": "Gamer", "devices": [DESK, replace(GAMER, **changes)]} | asked)
+        )
+
+
+def test_nobody_reads_pictures_for_a_model_of_text() -> None:
+    with pytest.raises(UsageError, match="reads no pictures. Leave --pictures out"):
+        shared_by_hand("Gamer", [DESK, GAMER], replace(SHAPE, picture_tokens=0.0))
+    with pytest.raises(UsageError, match="--pictures says which computers"):
+        check_replicas(PlanRequest(pictures="Gamer", replicas=2))

@@ -1,13 +1,16 @@
 """Share the computers out as a request says it: one pipeline, readers beside it, or several replicas."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.constraints import has_constraints
-from potluck.errors import UsageError
+from potluck.errors import InvalidLayersError, UsageError
 from potluck.plan.apart import Answering, Reading, Sizes, plan_apart
+from potluck.plan.byhand import find_device
 from potluck.plan.cost import DeviceCost
+from potluck.plan.labels import labels
 from potluck.plan.replicas import plan_replicas, too_few
 from potluck.plan.search import Stop, never
 from potluck.plan.stages import Plan
@@ -50,14 +53,19 @@ def share_out(
         PlanError, UsageError: there is no such plan.
     """
     if request.replicas == 1:
-        plan, reading = plan_apart(
+        plan_of = partial(
+            plan_apart,
             sizes,
-            devices,
             wanted=request.prefill,
             may_choose=may_choose and may_have_readers(request),
             answering=answering,
             stop=stop,
         )
+        if request.pictures is not None:
+            return _viewed_by(
+                request.pictures, sizes, devices, plan_of, is_fixed=bool(request.layers)
+            )
+        plan, reading = plan_of(devices)
         may_view = may_have_viewer(request)
         viewing = viewing_beside(sizes, devices, plan, reading) if may_view else None
         return SharedOut(plan=plan, reading=reading, viewing=viewing)
@@ -72,10 +80,71 @@ def share_out(
     )
 
 
+def _viewed_by(
+    name: str,
+    sizes: Sizes,
+    devices: Sequence[DeviceCost],
+    plan_of: Callable[[Sequence[DeviceCost]], tuple[Plan, Reading | None]],
+    *,
+    is_fixed: bool,
+) -> SharedOut:
+    """The plan where this computer reads pictures: as its first one, or without layers.
+
+    Args:
+        name: of the computer, or of a device.
+        sizes: of the model, and the links.
+        devices: all that may be used.
+        plan_of: makes the plan of devices.
+        is_fixed: whether it has the same layers whatever the devices.
+
+    Raises:
+        InvalidLayersError: there is no such computer, or it does something else.
+        PlanError, UsageError: there is no such plan.
+    """
+    wanted = devices[find_device(devices, labels(devices), name)]
+    if not sizes.shape.picture_tokens:
+        raise UsageError("This model reads no pictures. Leave --pictures out.")
+    plan, reading = plan_of(devices)
+    if not is_fixed and _has_later_layers(wanted, plan):
+        plan, reading = plan_of(
+            [replace(d, memory=0) if d.node == wanted.node else d for d in devices]
+        )
+    if _has_later_layers(wanted, plan):
+        raise InvalidLayersError(
+            f"{wanted.name} has layers, and reads pictures only as the first one. Name it first in --layers, or leave"
+            " it out there.",
+            name=wanted.name,
+        )
+    if reading is not None and any(stage.node == wanted.node for stage in reading.plan.stages):
+        raise InvalidLayersError(
+            f"{wanted.name} reads prompts for the others. Leave it out of --prefill, or out of --pictures.",
+            name=wanted.name,
+        )
+    is_first = any(stage.node == wanted.node for stage in plan.stages)
+    viewing = None if is_first else viewing_beside(sizes, devices, plan, reading, wanted=wanted)
+    return SharedOut(plan=plan, reading=reading, viewing=viewing)
+
+
+def _has_later_layers(device: DeviceCost, plan: Plan) -> bool:
+    own = [stage for stage in plan.stages if stage.node == device.node]
+    return bool(own) and not any(stage.embedding for stage in own)
+
+
 def viewing_beside(
-    sizes: Sizes, devices: Sequence[DeviceCost], plan: Plan, reading: Reading | None
+    sizes: Sizes,
+    devices: Sequence[DeviceCost],
+    plan: Plan,
+    reading: Reading | None,
+    *,
+    wanted: DeviceCost | None = None,
 ) -> Viewing | None:
-    """Who reads pictures for the first stage of a plan, beside who reads prompts for it; None: nobody who pays."""
+    """Who reads pictures for the first stage of a plan, beside who reads prompts for it; None: nobody who pays.
+
+    `wanted`: who is to do it.
+
+    Raises:
+        NotEnoughMemoryError: the wanted one has no room for the tower.
+    """
     return find_viewing(
         sizes.shape,
         devices,
@@ -83,6 +152,7 @@ def viewing_beside(
         plan,
         measured_tokens=sizes.measured_tokens,
         busy=[stage.node for stage in reading.plan.stages] if reading else (),
+        wanted=wanted,
     )
 
 
@@ -107,6 +177,7 @@ def check_replicas(request: PlanRequest) -> None:
     others = {
         "--layers": request.layers,
         "--prefill": request.prefill,
+        "--pictures": request.pictures,
         "--workers": request.workers,
     }
     if given := [name for name, value in others.items() if value]:

@@ -179,7 +179,7 @@ def _llava(keys: Keys, eye: Config, whole: Config) -> None:
 def _llava_next(keys: Keys, eye: Config, whole: Config) -> None:
     _llava(keys, eye, whole)
     if keys.text("vision.mm_patch_merge_type", _UNPADDED) != _UNPADDED:
-        raise keys.invalid("vision.mm_patch_merge_type", f"must be {_UNPADDED}")
+        raise keys.invalid("vision.mm_patch_merge_type", "must be spatial_unpad")
     sides = keys.items(f"{ARCHITECTURE}.vision.image_grid_pinpoints")
     whole["image_grid_pinpoints"] = [sides[at : at + 2] for at in range(0, len(sides), 2)]
 
