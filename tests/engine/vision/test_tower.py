@@ -18,6 +18,7 @@ def test_rows_of_a_picture_are_those_of_transformers(variant: str, tmp_path: Pat
 
     assert isinstance(tower, Tower)
     order = list(seeing.picture.shown)
+    assert len(tower(seeing.numbers)) == seeing.picture.made
     assert difference(tower(seeing.numbers)[order], seeing.rows()) < 1e-5
     # In 16 bits it computes with what these hold.
     packed = seeing.reference.weights(range(0), embedding=True, scheme="int8").tower

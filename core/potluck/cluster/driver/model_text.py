@@ -51,6 +51,11 @@ class Picture(Struct, frozen=True, kw_only=True):
         """The number of the row for each token of the prompt that stands for one."""
         return self.order or range(self.rows * self.columns)
 
+    @property
+    def made(self) -> int:
+        """How many rows the tower makes: where they have an order, also that of a line's end."""
+        return self.rows * self.columns + bool(self.order)
+
 
 class Rows(NamedTuple):
     """Some rows of a picture that a tower has made: (rows, numbers), F32."""

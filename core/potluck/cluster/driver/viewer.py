@@ -129,7 +129,7 @@ class Viewer:
             deviation=picture.deviation,
         )
         self._link.send_nowait(message, picture.pixels)
-        reading = _Reading(total=picture.rows * picture.columns, future=self._loop.create_future())
+        reading = _Reading(total=picture.made, future=self._loop.create_future())
         if not self._readings:
             self._since = self._loop.time()
         self._readings[picture.name] = reading
