@@ -373,7 +373,7 @@ def test_a_plan_says_that_a_computer_reads_pictures_only_while_it_does(model: Lo
 
         assert says not in said()
         serving = SimpleNamespace(
-            pipeline=None, phase="loading", planned=SimpleNamespace(plan=SimpleNamespace(stages=())), tasks=(),
+            pipeline=None, phase="loading", planned=SimpleNamespace(plan=SimpleNamespace(stages=[SimpleNamespace(node=home.laptop.node_id, memory=0)])), tasks=(),
             uses=lambda node: node == home.laptop.node_id,
         )  # fmt: skip
         home.master.viewers.deployment = cast("Any", serving)

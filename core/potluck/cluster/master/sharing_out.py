@@ -6,7 +6,7 @@ from functools import partial
 
 from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.constraints import has_constraints
-from potluck.errors import InvalidLayersError, UsageError
+from potluck.errors import InvalidLayersError, NotEnoughMemoryError, UsageError
 from potluck.plan.apart import Answering, Reading, Sizes, plan_apart
 from potluck.plan.byhand import find_device
 from potluck.plan.cost import DeviceCost
@@ -14,7 +14,7 @@ from potluck.plan.labels import labels
 from potluck.plan.replicas import plan_replicas, too_few
 from potluck.plan.search import Stop, never
 from potluck.plan.stages import Plan
-from potluck.plan.viewing import Viewing, find_viewing
+from potluck.plan.viewing import Among, Viewing, find_viewing, with_tower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,11 @@ def share_out(
                 request.pictures, sizes, devices, plan_of, is_fixed=bool(request.layers)
             )
         plan, reading = plan_of(devices)
-        may_view = may_have_viewer(request)
-        viewing = viewing_beside(sizes, devices, plan, reading) if may_view else None
-        return SharedOut(plan=plan, reading=reading, viewing=viewing)
+        among = "all" if may_have_viewer(request) else "stages"
+        viewing = viewing_of(sizes, devices, plan, reading, among=among)
+        return SharedOut(
+            plan=with_tower(sizes.shape, plan, viewing), reading=reading, viewing=viewing
+        )
     found = plan_replicas(devices, request.replicas, answering=answering, stop=stop)
     plan, *others = found.plans
     is_less = len(found.plans) < request.replicas
@@ -88,63 +90,70 @@ def _viewed_by(
     *,
     is_fixed: bool,
 ) -> SharedOut:
-    """The plan where this computer reads pictures: as its first one, or without layers.
+    """The plan where this computer reads pictures: as the first one, beside its layers, or without any.
 
     Args:
         name: of the computer, or of a device.
         sizes: of the model, and the links.
         devices: all that may be used.
         plan_of: makes the plan of devices.
-        is_fixed: whether it has the same layers whatever the devices.
+        is_fixed: whether all have the same layers whatever the devices.
 
     Raises:
         InvalidLayersError: there is no such computer, or it does something else.
-        PlanError, UsageError: there is no such plan.
+        PlanError, UsageError: there is no such plan, or the computer has no room for the tower.
     """
     wanted = devices[find_device(devices, labels(devices), name)]
     if not sizes.shape.picture_tokens:
         raise UsageError("This model reads no pictures. Leave --pictures out.")
-    plan, reading = plan_of(devices)
-    if not is_fixed and _has_later_layers(wanted, plan):
-        plan, reading = plan_of(
-            [replace(d, memory=0) if d.node == wanted.node else d for d in devices]
-        )
-    if _has_later_layers(wanted, plan):
-        raise InvalidLayersError(
-            f"{wanted.name} has layers, and reads pictures only as the first one. Name it first in --layers, or leave"
-            " it out there.",
-            name=wanted.name,
-        )
+    try:
+        return _seen_by(wanted, sizes, devices, plan_of(devices))
+    except NotEnoughMemoryError:
+        if is_fixed:
+            raise
+    less = sizes.shape.viewer_memory  # which layers may have taken
+    apart = [
+        replace(d, memory=max(0, d.memory - less)) if d.node == wanted.node else d for d in devices
+    ]
+    return _seen_by(wanted, sizes, devices, plan_of(apart))
+
+
+def _seen_by(
+    wanted: DeviceCost,
+    sizes: Sizes,
+    devices: Sequence[DeviceCost],
+    planned: tuple[Plan, Reading | None],
+) -> SharedOut:
+    """A plan where this computer reads pictures."""
+    plan, reading = planned
+    own = [stage for stage in plan.stages if stage.node == wanted.node]
+    if any(stage.embedding for stage in own):
+        return SharedOut(plan=plan, reading=reading)
     if reading is not None and any(stage.node == wanted.node for stage in reading.plan.stages):
         raise InvalidLayersError(
             f"{wanted.name} reads prompts for the others. Leave it out of --prefill, or out of --pictures.",
             name=wanted.name,
         )
-    is_first = any(stage.node == wanted.node for stage in plan.stages)
-    viewing = None if is_first else viewing_beside(sizes, devices, plan, reading, wanted=wanted)
-    return SharedOut(plan=plan, reading=reading, viewing=viewing)
+    viewing = viewing_of(sizes, devices, plan, reading, wanted=wanted)
+    if viewing is None:
+        raise InvalidLayersError(
+            f"{wanted.name} computes layers together with others, and reads pictures only where these are the first"
+            " ones. Leave it out of --layers, or out of --pictures.",
+            name=wanted.name,
+        )
+    return SharedOut(plan=with_tower(sizes.shape, plan, viewing), reading=reading, viewing=viewing)
 
 
-def _has_later_layers(device: DeviceCost, plan: Plan) -> bool:
-    own = [stage for stage in plan.stages if stage.node == device.node]
-    return bool(own) and not any(stage.embedding for stage in own)
-
-
-def viewing_beside(
+def viewing_of(
     sizes: Sizes,
     devices: Sequence[DeviceCost],
     plan: Plan,
     reading: Reading | None,
     *,
+    among: Among = "all",
     wanted: DeviceCost | None = None,
 ) -> Viewing | None:
-    """Who reads pictures for the first stage of a plan, beside who reads prompts for it; None: nobody who pays.
-
-    `wanted`: who is to do it.
-
-    Raises:
-        NotEnoughMemoryError: the wanted one has no room for the tower.
-    """
+    """Who reads pictures for the first stage of a plan, beside who reads prompts for it: see `find_viewing`."""
     return find_viewing(
         sizes.shape,
         devices,
@@ -152,6 +161,7 @@ def viewing_beside(
         plan,
         measured_tokens=sizes.measured_tokens,
         busy=[stage.node for stage in reading.plan.stages] if reading else (),
+        among=among,
         wanted=wanted,
     )
 
@@ -162,7 +172,7 @@ def may_have_readers(request: PlanRequest) -> bool:
 
 
 def may_have_viewer(request: PlanRequest) -> bool:
-    """Whether another computer reads pictures, where that pays: not where the request says who takes part."""
+    """Whether a computer without layers reads pictures, where that pays: not where the request says who takes part."""
     return not has_constraints(request) and request.replicas == 1
 
 
