@@ -286,15 +286,15 @@ def test_a_picture_has_its_name_from_its_content() -> None:
     assert one.name == same.name != other.name
 
 
-def bomb(side: int) -> bytes:
-    """The header of a PNG with so many pixels, which has next to no data."""
+def bomb(side: int, colours: int = 2) -> bytes:
+    """The header of a PNG with so many pixels of this kind of colours, which has next to no data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
             struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         )
 
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", side, side, 8, colours, 0, 0, 0)
     data = zlib.compress(bytes(1000))
     return (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
@@ -312,6 +312,7 @@ def bomb(side: int) -> bytes:
         (FILES["large"][:5000], "damaged"),
         (bomb(100_000), "megapixels"),
         (bomb(500), "damaged"),
+        (bomb(10, 3), "damaged"),  # colours of a palette that it lacks
     ],
 )
 def test_what_cannot_be_read_is_said(data: bytes, words: str) -> None:

@@ -1,6 +1,7 @@
 """Sizes and texts of pictures are those of the processors of `transformers`."""
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from seeing_models import SEEING, TEXT
@@ -155,7 +156,7 @@ def test_the_shapes_and_the_rows_of_llava_next_are_those_of_its_processor(
     eye = {"model_type": "clip_vision_model", "image_size": 16, "patch_size": 4}
     config = LlavaNextConfig(vision_config=eye, image_grid_pinpoints=shapes)
     packed, _ = LlavaNextModel.pack_image_features(
-        SimpleNamespace(config=config),  # all that it looks at
+        cast("Any", SimpleNamespace(config=config)),  # all that it looks at
         [rows.roll(1, 0)],
         [size],
         "default",

@@ -34,6 +34,7 @@ class Serving(Protocol):
     """What is deployed beside another deployment: a `Deployment`, or a part of that other one."""
 
     planned: Planned
+    epoch: int
     phase: Phase
 
     @property

@@ -24,7 +24,7 @@ _LINES = 256  # of a picture, which are laid on white at a time
 # What Pillow raises for malformed files: it has no error of its own for most of them.
 _MALFORMED = (
     OSError, SyntaxError, ValueError, EOFError, MemoryError, OverflowError, IndexError, KeyError, TypeError,
-    AttributeError, RuntimeError, struct.error,
+    AttributeError, RuntimeError, AssertionError, struct.error,
 )  # fmt: skip
 
 

@@ -118,6 +118,21 @@ class ChatFormat:
         """Whether its template knows pictures: it writes this mark for one."""
         return self._template is not None and mark in self._template.source
 
+    def picture_text(self, mark: str) -> str:
+        """What the template writes for a picture between two texts of a user; the mark, if it puts it elsewhere."""
+        before, after = f"{_CONTINUE_HERE}1", f"{_CONTINUE_HERE}2"
+        parts = [
+            {"type": "text", "text": before},
+            {"type": "image"},
+            {"type": "text", "text": after},
+        ]
+        try:
+            text = self._probe([{"role": "user", "content": parts}], None, True)
+        except PromptError:
+            return mark
+        between = text.partition(before)[2].partition(after)[0]
+        return between if between.count(mark) == 1 else mark
+
     def _probe(
         self,
         messages: Sequence[ChatMessage],
