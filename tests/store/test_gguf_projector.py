@@ -32,7 +32,7 @@ TEMPLATE = (
 TOLD = [
     "qwen 2", "qwen 2.5", "qwen 3", "qwen 3 with experts", "qwen 3.5", "gemma 3", "mistral 3", "pixtral",
     "gemma 4", "gemma 4, with bounds", "gemma 4, without a tower", "internvl", "llama 4", "llava",
-    "llava next",
+    "llava next", "idefics 3",
 ]  # fmt: skip
 UNTOLD = {
     "llama 4": {"attention_chunk_size": 8192}
@@ -67,6 +67,8 @@ def test_a_model_with_its_projector_is_that_of_the_safetensors(
     assert form is not None
     assert (form.mean, form.deviation) == ((0.5, 0.4, 0.3), (0.5, 0.25, 0.2))
     assert form.side == seeing.picture.height // seeing.picture.rows
+    if variant == "idefics 3":
+        assert (form.most, form.step, form.square) == (68, 34, 32)
 
 
 @pytest.mark.parametrize("variant", ["llava", "llava next"])

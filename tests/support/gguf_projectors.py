@@ -21,6 +21,7 @@ DECODERS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "gemma3"),
     "Gemma4ForConditionalGeneration": ("gemma4", "gemma4v"),
     "Gemma4UnifiedForConditionalGeneration": ("gemma4", "gemma4uv"),
+    "Idefics3ForConditionalGeneration": ("llama", "idefics3"),
     "InternVLForConditionalGeneration": ("qwen3", "internvl"),
     "Llama4ForConditionalGeneration": ("llama4", "llama4"),
     "Mistral3ForConditionalGeneration": ("llama", "pixtral"),
@@ -230,6 +231,10 @@ def _add_facts(
             if shapes := config.get("image_grid_pinpoints"):
                 writer.add_string("clip.vision.mm_patch_merge_type", merge_type)
                 writer.add_array("clip.vision.image_grid_pinpoints", [*chain(*shapes)])
+        case "idefics3":
+            writer.add_vision_use_gelu(True)
+            writer.add_vision_projector_scale_factor(config["scale_factor"])
+            writer.add_vision_preproc_image_size(68)
         case "internvl" | "llama4":
             writer.add_vision_use_gelu(True)
             ratio = config.get("downsample_ratio", eye.get("pixel_shuffle_ratio", 0.5))
@@ -296,6 +301,11 @@ def _colours_apart(values: Tensor) -> Tensor:
     return values.view(-1, side, side, 3).permute(0, 3, 1, 2)
 
 
+def _idefics_3(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
+    """As `SmolVLMModel.modify_tensors` makes it."""
+    return {_name(names, f"model.{name}"): values}
+
+
 def _internvl(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
     """As `InternVisionModel.modify_tensors` makes it."""
     for ours, theirs in (("layer_norm", "0"), ("linear_1", "1"), ("linear_2", "3")):
@@ -332,6 +342,7 @@ _RENAMED = {
     "mlp": _llava,
     "gemma4v": _gemma_4,
     "gemma4uv": _gemma_4_unified,
+    "idefics3": _idefics_3,
     "internvl": _internvl,
     "llama4": _llama_4,
 }

@@ -70,6 +70,8 @@ class SeeingModel:
             if tower.shapes:  # the whole comes first
                 sizes = torch.tensor([self.size])
                 return {"pixel_values": squares.roll(1, 0)[None], "image_sizes": sizes}
+            if "connector." in next(iter(tower.facts.merger.products)):
+                return {"pixel_values": squares[None]}
             more = {"token_type_ids": seen} if tower.facts.sees_ahead else {}
             return {"pixel_values": squares, **more}
         sizes = torch.tensor([[self.picture.height, self.picture.width]])

@@ -164,6 +164,18 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         _CLIP | {"image_size": 16},
         {"image_grid_pinpoints": [[16, 32], [32, 16], [32, 32]]},
     ),
+    "idefics 3": (
+        "Idefics3",
+        {"model_type": "llama", "pad_token_id": 5},
+        _SIGLIP | {"image_size": 34},  # of which two pixels make no patch
+        {"scale_factor": 2},
+    ),
+    "smolvlm": (
+        "SmolVLM",
+        {"model_type": "llama", "pad_token_id": 5},
+        _SIGLIP,
+        {"scale_factor": 4},
+    ),
     "internvl": (
         "InternVL",
         {"model_type": "qwen3"},

@@ -21,6 +21,7 @@ NAMES = {
     "pixtral": "LlavaForConditionalGeneration",
     "llava": "LlavaForConditionalGeneration",
     "llava next": "LlavaNextForConditionalGeneration",
+    "idefics 3": "Idefics3ForConditionalGeneration",
     "internvl": "InternVLForConditionalGeneration",
     "llama 4": "Llama4ForConditionalGeneration",
 }
@@ -29,6 +30,7 @@ TYPES = {
     "qwen 3.5": "qwen3_5_text",
     "gemma 3": "gemma3_text",
     "gemma 4": "gemma4_text",
+    "idefics 3": "llama",
     "internvl": "qwen3",
     "llama 4": "llama4_text",
     "llava": "llama",
@@ -181,6 +183,51 @@ def test_shapes_of_more_rows_than_a_laptop_bears_are_left_out() -> None:
     for none in ([], squares[3:], [[16, 24]], [[16]], "all", [[16, 1 << 20]], [[0, 16]]):
         read = ModelConfig.from_dict(config | {"image_grid_pinpoints": none})
         assert read.tower is None
+
+
+@pytest.mark.parametrize("size", [*SIZES, (64, 64), (1, 90), (136, 137), (500, 499)])
+def test_the_tiles_and_the_text_of_idefics_3_are_those_of_its_processor(
+    size: tuple[int, int],
+) -> None:
+    import numpy as np
+    from transformers.models.idefics3.image_processing_pil_idefics3 import (
+        Idefics3ImageProcessorPil,
+    )
+    from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
+
+    edges = {"size": {"longest_edge": 200}, "max_image_size": {"longest_edge": 34}}
+    form = form_of("idefics 3", **edges)
+    layout = form.layout(*size)
+    found = Idefics3ImageProcessorPil(**edges)(
+        [[np.zeros((3, *size), np.uint8)]], return_row_col_info=True
+    )
+
+    rows, columns = found["rows"][0][0], found["cols"][0][0]
+    assert layout.tiles == (rows, columns)
+    assert layout.pixels == ((rows * columns + 1) * 32, 32)
+    names = {
+        "fake_image_token": "<fake_token_around_image>",
+        "global_image_tag": "<global-img>",
+        "image_token": "<image>",
+        "image_seq_len": 16,
+    }
+    told = cast("Any", SimpleNamespace(**names))  # all that it looks at
+    assert form.text(layout) == Idefics3Processor.replace_image_token(told, found, 0)
+    assert form.rows_of(layout) == form.text(layout).count("<image>")
+
+
+def test_a_picture_of_idefics_3_is_cut_in_fewer_tiles_where_these_are_too_many_or_in_none() -> None:
+    form = form_of("idefics 3", size={"longest_edge": 4000}, max_image_size={"longest_edge": 34})
+
+    layout = form.layout(1000, 1000)
+
+    assert 0.8 * MOST_ROWS < form.rows_of(layout) <= MOST_ROWS
+    whole = form_of("idefics 3", do_image_splitting=False)
+    assert whole.layout(1000, 500).pixels == (32, 32)
+    tile = "<image>" * 16
+    assert whole.text(whole.layout(1000, 500)) == (
+        f"<fake_token_around_image><global-img>{tile}<fake_token_around_image>"
+    )
 
 
 def test_no_picture_has_more_rows_than_a_laptop_bears() -> None:

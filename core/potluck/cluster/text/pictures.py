@@ -78,20 +78,23 @@ def _prepare(data: bytes, form: PictureFormat, number: int) -> Prepared:
 
 def _laid_out(image: Image.Image, layout: Layout, resample: Image.Resampling) -> bytes:
     """The pixels of a picture, line by line, its tiles one below the other."""
+    if layout.first is not None:
+        image = image.resize(layout.first[::-1], resample)
     height, width = layout.size
     resized = image.resize((width, height), resample)
     resized = _framed(resized, layout)
     if not layout.square:
         return resized.tobytes()
     rows, columns = layout.tiles
-    side = layout.square
+    side, step = layout.square, layout.step or layout.square
     tiles = [
-        resized.crop((column * side, row * side, (column + 1) * side, (row + 1) * side))
+        resized.crop((column * step, row * step, column * step + side, row * step + side))
         for row in range(rows)
         for column in range(columns)
     ]
     if layout.has_whole:
-        tiles.append(image.resize((side, side), resample))
+        whole = image if layout.first is None else resized
+        tiles.append(whole.resize((step, step), resample).crop((0, 0, side, side)))
     return b"".join(tile.tobytes() for tile in tiles)
 
 

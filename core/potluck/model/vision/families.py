@@ -15,6 +15,7 @@ from potluck.model.vision.towers.gemma import (
     read_gemma_4,
     read_gemma_4_unified,
 )
+from potluck.model.vision.towers.idefics import IDEFICS_3, read_idefics_3
 from potluck.model.vision.towers.internvl import INTERNVL, read_internvl
 from potluck.model.vision.towers.llama import LLAMA_4, read_llama_4
 from potluck.model.vision.towers.llava import CLIP, LLAVA_NEXT, read_clip, read_llava_next
@@ -37,6 +38,8 @@ _TOWERS: Mapping[str, tuple[TowerFacts, Reader]] = {
     "Gemma3ForConditionalGeneration": (GEMMA_3, read_gemma_3),
     "Gemma4ForConditionalGeneration": (GEMMA_4, read_gemma_4),
     "Gemma4UnifiedForConditionalGeneration": (GEMMA_4_UNIFIED, read_gemma_4_unified),
+    "Idefics3ForConditionalGeneration": (IDEFICS_3, read_idefics_3),
+    "SmolVLMForConditionalGeneration": (IDEFICS_3, read_idefics_3),
     "InternVLForConditionalGeneration": (INTERNVL, read_internvl),
     "Llama4ForConditionalGeneration": (LLAMA_4, read_llama_4),
     "LlavaForConditionalGeneration/clip_vision_model": (CLIP, read_clip),

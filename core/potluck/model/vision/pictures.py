@@ -19,6 +19,7 @@ from potluck.model.vision.layouts import (
     cropped,
     grid,
     shaped,
+    split,
     within_area,
     within_budget,
     within_edge,
@@ -45,13 +46,15 @@ class PictureFacts:
         mark: what templates write for a picture.
         opens, token, line_end, closes: the text of a picture: `token` for each row of the tower, after each line
             of cells `line_end`, and `closes` in place of the last of these.
+        tile: what stands before a tile, with the numbers of its line and of its place in that.
         tiles: what stands between tiles of a line, after a line of them, and before the whole picture, where
             a picture is cut into tiles.
+        tiles_end: what stands behind the last line of them.
         least, most: pixels of a picture ("area"), or of its longer side ("edge"), where files do not say.
         rows: of the tower's, at most ("budget"), or tiles ("grid", "canvas"), likewise.
     """
 
-    size: Literal["area", "edge", "square", "budget", "crop", "grid", "canvas", "shapes"]
+    size: Literal["area", "edge", "square", "budget", "crop", "grid", "canvas", "shapes", "split"]
     resample: int = 3
     mean: Levels = _HALF
     deviation: Levels = _HALF
@@ -60,7 +63,9 @@ class PictureFacts:
     token: str
     line_end: str = ""
     closes: str = ""
+    tile: str = ""
     tiles: tuple[str, str, str] = ("", "", "")
+    tiles_end: str = ""
     least: int = 0
     most: int = 0
     rows: int = 0
@@ -109,6 +114,17 @@ _LLAVA = PictureFacts(
     mark="<image>",
     token="<image>",  # noqa: S106
 )
+_IDEFICS_3 = PictureFacts(
+    size="split",
+    resample=1,
+    mark="<image>",
+    token="<image>",  # noqa: S106
+    closes="<fake_token_around_image>",
+    tile="<fake_token_around_image><row_{}_col_{}>",
+    tiles=("", "\n", "<fake_token_around_image><global-img>"),
+    tiles_end="\n",
+    most=4 * 364,
+)
 _FACTS: Mapping[str, PictureFacts] = {
     "Gemma3ForConditionalGeneration": PictureFacts(
         size="square",
@@ -120,6 +136,8 @@ _FACTS: Mapping[str, PictureFacts] = {
     ),
     "Gemma4ForConditionalGeneration": _GEMMA_4,
     "Gemma4UnifiedForConditionalGeneration": _GEMMA_4,
+    "Idefics3ForConditionalGeneration": _IDEFICS_3,
+    "SmolVLMForConditionalGeneration": _IDEFICS_3,
     "InternVLForConditionalGeneration": PictureFacts(
         size="grid",
         mean=_IMAGENET_MEAN,
@@ -162,6 +180,7 @@ class PictureFormat:
         square: pixels of the square that all pictures or tiles become, if they do.
         least, most, rows: as of `PictureFacts`.
         shapes: of tiles: lines of them, and tiles of each; empty: any.
+        step: pixels from one tile to the next ("split").
     """
 
     facts: PictureFacts
@@ -174,6 +193,7 @@ class PictureFormat:
     mean: Levels
     deviation: Levels
     shapes: tuple[tuple[int, int], ...] = ()
+    step: int = 0
 
     def layout(self, height: int, width: int) -> Layout:
         """How a picture of this size is resized and cut.
@@ -183,7 +203,8 @@ class PictureFormat:
         - "square": always the same square; "crop": the middle of it, once its shorter side is as long as the square's;
         - "grid": tiles of the shape that is nearest to the picture's; "canvas": tiles that the picture, in its own
           shape, fills best; "shapes": tiles of one of some shapes, in whose middle the picture stands, in its own shape.
-          The whole picture follows as one tile more.
+          The whole picture follows as one tile more, as in "split": tiles of the picture, once its longer side has a
+          number of pixels, stretched over whole ones.
 
         Raises:
             PromptError: it is far longer than it is wide, or the other way round.
@@ -208,6 +229,8 @@ class PictureFormat:
                 return canvas(height, width, self.square, self.rows)
             case "shapes":
                 return shaped(height, width, self.square, self.side, self.shapes)
+            case "split":
+                return split(height, width, self.square, self.step, self.most, self.rows)
             case "area":
                 return Layout(size=within_area(height, width, self.side, self.least, self.most))
 
@@ -216,11 +239,15 @@ class PictureFormat:
         facts = self.facts
         if layout.filled is not None:
             return facts.token * self.rows_of(layout)
-        if self.square and facts.size in ("grid", "canvas"):
+        if self.square and facts.size in ("grid", "canvas", "split"):
             tile = facts.token * (self.square // self.side) ** 2
             between, line, whole = facts.tiles
             rows, columns = layout.tiles
-            lines = (between.join([tile] * columns) + line) * rows if layout.has_whole else ""
+            lines = "".join(
+                between.join(facts.tile.format(r, c) + tile for c in range(1, columns + 1)) + line
+                for r in range(1, rows + 1)
+            )
+            lines = lines + facts.tiles_end if layout.has_whole else ""
             return f"{facts.opens}{lines}{whole}{tile}{facts.closes}"
         rows, columns = self.cells(*layout.pixels)
         lines = [facts.token * columns + facts.line_end] * rows
@@ -287,6 +314,7 @@ def picture_format(tower: TowerSpec | None, given: Mapping[str, object]) -> Pict
         most=fields.integer("max_pixels", 1, 1 << 32, largest),
         rows=_rows(fields, facts, tower),
         shapes=tower.shapes,
+        step=_step(fields, tower),
         resample=fields.integer("resample", 0, 5, facts.resample),
         **_normalisation(fields, facts),
     )
@@ -296,10 +324,21 @@ def _rows(fields: Fields, facts: PictureFacts, tower: TowerSpec) -> int:
     """Rows of a picture, or its tiles beside the one of the whole picture."""
     if facts.size == "budget":
         return fields.integer("max_soft_tokens", 1, MOST_ROWS, facts.rows)
+    if facts.size == "split":
+        is_split = fields.flag("do_image_splitting", True)
+        return MOST_ROWS // tower.rows_at_once if is_split else 1
     if facts.size in ("grid", "canvas"):
         most = max(1, MOST_ROWS // tower.rows_at_once - 1)
         return min(most, fields.integer("max_patches", 1, 1 << 10, facts.rows))
     return MOST_ROWS
+
+
+def _step(fields: Fields, tower: TowerSpec) -> int:
+    """Pixels of a tile's side before those are left out that make no whole patch."""
+    if not isinstance(fields.value("max_image_size"), Mapping) or not tower.square:
+        return tower.square
+    most, square = tower.square + tower.patch - 1, tower.square
+    return fields.fields("max_image_size").integer("longest_edge", square, most, square)
 
 
 class _Normalisation(TypedDict):

@@ -146,6 +146,9 @@ def preprocessing(projector: GgufFile) -> Config:
     for name in ("image_mean", "image_std"):
         if values := keys.items(f"{ARCHITECTURE}.vision.{name}"):
             found[name] = [_rounded(value) for value in values[:3]]
+    if "vision.preproc_image_size" in keys:
+        found["size"] = {"longest_edge": keys.integer("vision.preproc_image_size")}
+        found["max_image_size"] = {"longest_edge": keys.integer("vision.image_size")}
     for name, key in _LIMITS.items():
         if f"vision.{key}" in keys:
             found[name] = keys.integer(f"vision.{key}")

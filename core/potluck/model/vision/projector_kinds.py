@@ -150,6 +150,11 @@ def _internvl(keys: Keys, eye: Config, whole: Config) -> None:
     eye["layer_norm_eps"] = keys.number("vision.attention.layer_norm_epsilon", 1e-6)
 
 
+def _idefics_3(keys: Keys, eye: Config, whole: Config) -> None:
+    whole["scale_factor"] = size_of(keys, "vision.projector.scale_factor", 2)
+    eye["layer_norm_eps"] = keys.number("vision.attention.layer_norm_epsilon", 1e-6)
+
+
 def _llama_4(keys: Keys, eye: Config, whole: Config) -> None:
     eye["pixel_shuffle_ratio"] = 1 / size_of(keys, "vision.projector.scale_factor", 2)
     eye["projector_input_dim"] = keys.rows("mm.model.mlp.1.weight")
@@ -231,6 +236,12 @@ PROJECTORS: Mapping[str, ProjectorKind] = {
         _LLAVA,
         wholes=dict.fromkeys(_LLAVA.wholes, "LlavaNextForConditionalGeneration"),
         more=_llava_next,
+    ),
+    "idefics3": ProjectorKind(
+        wholes={"llama": "Idefics3ForConditionalGeneration"},
+        norm="",
+        products=("mm.model.fc",),
+        more=_idefics_3,
     ),
     "llama4": ProjectorKind(
         wholes={"llama4": "Llama4ForConditionalGeneration"},

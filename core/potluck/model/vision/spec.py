@@ -11,7 +11,7 @@ from potluck.model.quantized import Shape
 
 ROOTS = (
     "visual.", "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.", "embed_vision.",
-    "image_newline",
+    "image_newline", "connector.",
 )  # fmt: skip
 """With what the names of a tower's tensors begin."""
 
