@@ -167,6 +167,22 @@ def test_a_later_stage_reads_pictures_beside_its_layers(pictures: str | None) ->
     assert "by Gamer: a large one in 0.2 s instead of 6.0 s" in shared.viewing.explanation
 
 
+@pytest.mark.parametrize(("attic_ms", "viewer"), [(6000.0, "Gamer"), (10.0, "Attic")])
+def test_of_later_stages_and_computers_without_layers_the_one_reads_that_is_soonest(
+    attic_ms: float, viewer: str
+) -> None:
+    attic = replace(ATTIC, picture_ms=attic_ms)
+    answering = partial(make_plan, SHAPE, links=LINKS, layers=BOTH, measured_tokens=256)
+
+    shared = share_out(
+        PlanRequest(), SIZES, [DESK, GAMER, attic], may_choose=False, answering=answering
+    )
+
+    assert shared.viewing is not None
+    assert [stage.name for stage in shared.viewing.plan.stages] == [viewer]
+    assert [stage.tower for stage in shared.plan.stages] == [False, viewer == "Gamer"]
+
+
 def test_a_later_stage_without_room_for_the_tower_does_not() -> None:
     memory = shared_by_hand(None, [DESK, GAMER], layers=BOTH).plan.stages[1].memory
     for less, is_viewed in ((0, True), (1, False)):

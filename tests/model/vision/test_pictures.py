@@ -195,12 +195,14 @@ def test_the_tiles_and_the_text_of_idefics_3_are_those_of_its_processor(
     )
     from transformers.models.idefics3.processing_idefics3 import Idefics3Processor
 
-    edges = {"size": {"longest_edge": 200}, "max_image_size": {"longest_edge": 34}}
+    edges: dict[str, Any] = {
+        "size": {"longest_edge": 200},
+        "max_image_size": {"longest_edge": 34},
+    }
     form = form_of("idefics 3", **edges)
     layout = form.layout(*size)
-    found = Idefics3ImageProcessorPil(**edges)(
-        [[np.zeros((3, *size), np.uint8)]], return_row_col_info=True
-    )
+    processor: Any = Idefics3ImageProcessorPil(**edges, return_row_col_info=True)
+    found = processor([[np.zeros((3, *size), np.uint8)]])
 
     rows, columns = found["rows"][0][0], found["cols"][0][0]
     assert layout.tiles == (rows, columns)

@@ -79,7 +79,8 @@ def _prepare(data: bytes, form: PictureFormat, number: int) -> Prepared:
 def _laid_out(image: Image.Image, layout: Layout, resample: Image.Resampling) -> bytes:
     """The pixels of a picture, line by line, its tiles one below the other."""
     if layout.first is not None:
-        image = image.resize(layout.first[::-1], resample)
+        height, width = layout.first
+        image = image.resize((width, height), resample)
     height, width = layout.size
     resized = image.resize((width, height), resample)
     resized = _framed(resized, layout)
