@@ -164,6 +164,29 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         _CLIP | {"image_size": 16},
         {"image_grid_pinpoints": [[16, 32], [32, 16], [32, 32]]},
     ),
+    "glm 4": (
+        "Glm4v",
+        {
+            "head_dim": None,
+            "rope_parameters": _rope(2, 1, 1) | {"partial_rotary_factor": 1.0},
+            "pad_token_id": 5,
+        },
+        _EYE | {"image_size": 12, "num_position_embeddings": None},
+        {},
+    ),
+    "glm 4 with experts": (
+        "Glm4vMoe",
+        {
+            "rope_parameters": _rope(2, 1, 1) | {"partial_rotary_factor": 0.5},
+            "pad_token_id": 5,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "first_k_dense_replace": 1,
+        },
+        _EYE | {"image_size": 12, "num_position_embeddings": None},
+        {},
+    ),
     "idefics 3": (
         "Idefics3",
         {"model_type": "llama", "pad_token_id": 5},

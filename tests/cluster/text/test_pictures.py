@@ -49,6 +49,14 @@ QWEN = form(
     mean=(0.48145466, 0.4578275, 0.40821073),
     deviation=(0.26862954, 0.26130258, 0.27577711),
 )
+GLM = form(
+    "frames",
+    side=28,
+    least=112 * 112,
+    most=28 * 28 * 500,
+    mean=QWEN.mean,
+    deviation=QWEN.deviation,
+)
 GEMMA = form("square", side=56, square=224, resample=2)
 
 
@@ -124,17 +132,21 @@ def numbers(picture: Picture) -> torch.Tensor:
 @pytest.mark.parametrize("name", FILES)
 def test_pictures_are_those_of_the_processors(name: str) -> None:
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+    from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(FILES[name])))
-    (qwen,) = prepared([FILES[name]], QWEN)
-    theirs = Qwen2VLImageProcessorPil()(images=[image], return_tensors="pt")
+    glm_s = Glm4vImageProcessorPil(size={"shortest_edge": GLM.least, "longest_edge": GLM.most})
+    for ours_is, processor in ((QWEN, Qwen2VLImageProcessorPil()), (GLM, glm_s)):
+        (found,) = prepared([FILES[name]], ours_is)
+        theirs = processor(images=[image], return_tensors="pt")
 
-    rows, columns = qwen.height // 14, qwen.width // 14
-    assert theirs["image_grid_thw"].tolist() == [[1, rows, columns]]
-    ours = numbers(qwen).view(3, rows // 2, 2, 14, columns // 2, 2, 14).permute(1, 4, 2, 5, 0, 3, 6)
-    ours = ours[:, :, :, :, :, None].expand(-1, -1, -1, -1, -1, 2, -1, -1)
-    assert (ours.reshape(rows * columns, -1) - theirs["pixel_values"]).abs().max() < 1e-5
+        rows, columns = found.height // 14, found.width // 14
+        assert theirs["image_grid_thw"].tolist() == [[1, rows, columns]]
+        ours = numbers(found).view(3, rows // 2, 2, 14, columns // 2, 2, 14)
+        ours = ours.permute(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None]
+        ours = ours.expand(-1, -1, -1, -1, -1, 2, -1, -1).reshape(rows * columns, -1)
+        assert (ours - theirs["pixel_values"]).abs().max() < 1e-5
 
     (gemma,) = prepared([FILES[name]], GEMMA)
     square = Gemma3ImageProcessorPil()(images=[image], return_tensors="pt")["pixel_values"]

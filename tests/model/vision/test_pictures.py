@@ -21,6 +21,7 @@ NAMES = {
     "pixtral": "LlavaForConditionalGeneration",
     "llava": "LlavaForConditionalGeneration",
     "llava next": "LlavaNextForConditionalGeneration",
+    "glm 4": "Glm4vForConditionalGeneration",
     "idefics 3": "Idefics3ForConditionalGeneration",
     "internvl": "InternVLForConditionalGeneration",
     "llama 4": "Llama4ForConditionalGeneration",
@@ -30,6 +31,7 @@ TYPES = {
     "qwen 3.5": "qwen3_5_text",
     "gemma 3": "gemma3_text",
     "gemma 4": "gemma4_text",
+    "glm 4": "glm4v_text",
     "idefics 3": "llama",
     "internvl": "qwen3",
     "llama 4": "llama4_text",
@@ -77,6 +79,20 @@ def test_the_sizes_of_pixtral_are_those_of_its_processor(size: tuple[int, int]) 
     image = np.empty((*size, 3), dtype=np.uint8)
 
     assert form.layout(*size).pixels == get_resize_output_image_size(image, 200, 8)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (5, 4), (7, 8), (8, 7)])
+@pytest.mark.parametrize("edges", [(512, 20000), (64, 1024), (1 << 14, 1 << 18)])
+def test_the_sizes_of_glm_4_are_those_of_its_processor(
+    size: tuple[int, int], edges: tuple[int, int]
+) -> None:
+    from transformers.models.glm4v.image_processing_pil_glm4v import smart_resize
+
+    least, most = edges
+    form = form_of("glm 4", size={"shortest_edge": least, "longest_edge": most})
+
+    theirs = smart_resize(2, *size, factor=8, min_pixels=least, max_pixels=most)
+    assert form.layout(*size).pixels == theirs
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -24,4 +24,15 @@ _GLM = Family(
 GLM: Mapping[str, Family] = {
     "GlmForCausalLM": _GLM,  # GLM-4-9B
     "Glm4ForCausalLM": replace(_GLM, norms=GLM_NORMS),  # GLM-4-0414, GLM-Z1
+    # The text of GLM-4.1V and GLM-4.6V Flash
+    "Glm4vForCausalLM": replace(
+        _GLM,
+        norms=GLM_NORMS,
+        defaults={
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32768,
+            "rms_norm_eps": 1e-5,
+            "attention_bias": True,
+        },
+    ),
 }

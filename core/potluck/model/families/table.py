@@ -65,6 +65,12 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
     "Glm5NextForConditionalGeneration": {"glm5_next_text": "Glm5NextForCausalLM"},
+    "Glm4vForConditionalGeneration": {"glm4v_text": "Glm4vForCausalLM"},
+    "Glm4vMoeForConditionalGeneration": {"glm4v_moe_text": "Glm4vMoeForCausalLM"},
+    "Glm46VForConditionalGeneration": {
+        "glm4v_text": "Glm4vForCausalLM",
+        "glm4v_moe_text": "Glm4vMoeForCausalLM",
+    },
     "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "SmolVLMForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "InternVLForConditionalGeneration": {

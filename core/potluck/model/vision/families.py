@@ -15,6 +15,7 @@ from potluck.model.vision.towers.gemma import (
     read_gemma_4,
     read_gemma_4_unified,
 )
+from potluck.model.vision.towers.glm import GLM_4, read_glm_4
 from potluck.model.vision.towers.idefics import IDEFICS_3, read_idefics_3
 from potluck.model.vision.towers.internvl import INTERNVL, read_internvl
 from potluck.model.vision.towers.llama import LLAMA_4, read_llama_4
@@ -38,6 +39,9 @@ _TOWERS: Mapping[str, tuple[TowerFacts, Reader]] = {
     "Gemma3ForConditionalGeneration": (GEMMA_3, read_gemma_3),
     "Gemma4ForConditionalGeneration": (GEMMA_4, read_gemma_4),
     "Gemma4UnifiedForConditionalGeneration": (GEMMA_4_UNIFIED, read_gemma_4_unified),
+    "Glm4vForConditionalGeneration": (GLM_4, read_glm_4),
+    "Glm4vMoeForConditionalGeneration": (GLM_4, read_glm_4),
+    "Glm46VForConditionalGeneration": (GLM_4, read_glm_4),
     "Idefics3ForConditionalGeneration": (IDEFICS_3, read_idefics_3),
     "SmolVLMForConditionalGeneration": (IDEFICS_3, read_idefics_3),
     "InternVLForConditionalGeneration": (INTERNVL, read_internvl),

@@ -71,6 +71,14 @@ def within_area(height: int, width: int, side: int, least: int, most: int) -> tu
     return tall, wide
 
 
+def as_frames(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
+    """The same for a film of this picture twice, which is no smaller than a cell (GLM-4V)."""
+    if min(height, width) < side:
+        by = max(side / height, side / width)
+        height, width = int(height * by), int(width * by)
+    return within_area(height, width, side, -(-least // 2), most // 2)
+
+
 def within_edge(height: int, width: int, side: int, most: int) -> tuple[int, int]:
     """Sides in whole cells, the longer one of at most so many pixels (Pixtral)."""
     most = min(most, math.isqrt(MOST_ROWS) * side)

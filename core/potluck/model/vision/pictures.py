@@ -15,6 +15,7 @@ from potluck.errors import PromptError
 from potluck.model.fields import Fields
 from potluck.model.vision.layouts import (
     Layout,
+    as_frames,
     canvas,
     cropped,
     grid,
@@ -54,7 +55,9 @@ class PictureFacts:
         rows: of the tower's, at most ("budget"), or tiles ("grid", "canvas"), likewise.
     """
 
-    size: Literal["area", "edge", "square", "budget", "crop", "grid", "canvas", "shapes", "split"]
+    size: Literal[
+        "area", "edge", "square", "budget", "crop", "grid", "canvas", "shapes", "split", "frames"
+    ]
     resample: int = 3
     mean: Levels = _HALF
     deviation: Levels = _HALF
@@ -114,6 +117,15 @@ _LLAVA = PictureFacts(
     mark="<image>",
     token="<image>",  # noqa: S106
 )
+_GLM_4 = PictureFacts(
+    size="frames",
+    mean=_CLIP_MEAN,
+    deviation=_CLIP_DEVIATION,
+    mark="<|image|>",
+    token="<|image|>",  # noqa: S106
+    least=112 * 112,
+    most=28 * 28 * 15000,
+)
 _IDEFICS_3 = PictureFacts(
     size="split",
     resample=1,
@@ -136,6 +148,9 @@ _FACTS: Mapping[str, PictureFacts] = {
     ),
     "Gemma4ForConditionalGeneration": _GEMMA_4,
     "Gemma4UnifiedForConditionalGeneration": _GEMMA_4,
+    "Glm4vForConditionalGeneration": _GLM_4,
+    "Glm4vMoeForConditionalGeneration": _GLM_4,
+    "Glm46VForConditionalGeneration": _GLM_4,
     "Idefics3ForConditionalGeneration": _IDEFICS_3,
     "SmolVLMForConditionalGeneration": _IDEFICS_3,
     "InternVLForConditionalGeneration": PictureFacts(
@@ -198,7 +213,8 @@ class PictureFormat:
     def layout(self, height: int, width: int) -> Layout:
         """How a picture of this size is resized and cut.
 
-        - "area": sides as they are, within two numbers of pixels; "edge": the longer side is no longer than
+        - "area": sides as they are, within two numbers of pixels; "frames": the same of two pictures together, of which each is
+          a cell at least; "edge": the longer side is no longer than
           a number of pixels; "budget": as large as a number of rows allows;
         - "square": always the same square; "crop": the middle of it, once its shorter side is as long as the square's;
         - "grid": tiles of the shape that is nearest to the picture's; "canvas": tiles that the picture, in its own
@@ -231,6 +247,8 @@ class PictureFormat:
                 return shaped(height, width, self.square, self.side, self.shapes)
             case "split":
                 return split(height, width, self.square, self.step, self.most, self.rows)
+            case "frames":
+                return Layout(size=as_frames(height, width, self.side, self.least, self.most))
             case "area":
                 return Layout(size=within_area(height, width, self.side, self.least, self.most))
 

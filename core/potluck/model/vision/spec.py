@@ -39,7 +39,8 @@ class Merger:
     """How the patches of one cell become a row of the decoder.
 
     Attributes:
-        kind: "mlp": joined; "mean": their mean; "joined": as "mlp" after a product that makes one patch of them.
+        kind: "mlp": joined; "mean": their mean; "joined": as "mlp" after a product that makes one patch of them; "gated":
+            such a product, a second one, their norm and GELU, and an MLP with a gate.
         norm: the norm before, of each patch or, with `norms_cell`, of the joined ones; "": there is none.
         norm_kind: None: as in the tower.
         products: the matrices in the order of use, with the activation between them.
@@ -49,7 +50,7 @@ class Merger:
         standard: vectors that are subtracted from what is merged, and multiplied with it then, before the norm.
     """
 
-    kind: Literal["mlp", "mean", "joined"]
+    kind: Literal["mlp", "mean", "joined", "gated"]
     norm: str = ""
     norm_kind: NormKind | None = None
     products: tuple[str, ...]
@@ -82,13 +83,14 @@ class TowerFacts:
     Attributes:
         patches: the name of the matrix that patches are multiplied with.
         patch_form: how it is stored.
-        patch_norms: norms of a patch before and after that product.
+        patch_norms: norms of a patch before and after that product; "": there is none.
         is_centred: whether pixels from 0 to 1 are made numbers from -1 to 1 before it.
         frames: how often the picture stands in a patch, of towers that also see films.
         frames_apart: whether files have a matrix for each of these.
         positions: the name of the table of positions that is added to patches, if there is one.
         has_axes: of the table: whether it is two, of columns and of rows, along which dimension; None: it is one.
         is_stretched: whether that table is stretched over the picture, whatever its size.
+        is_smooth: whether it then is between cells by more than their neighbours, and its edges are those of the picture.
         token: a vector beside the patches, if there is one.
         is_tiled: whether pictures come as squares of one size, one below the other, each read alone.
         line_end: the name of a row that stands in prompts after each line of a picture, which the tower gives behind all others.
@@ -132,6 +134,7 @@ class TowerFacts:
     positions: str | None = None
     has_axes: Literal[0, 1] | None = None
     is_stretched: bool = False
+    is_smooth: bool = False
     token: ClassToken | None = None
     is_tiled: bool = False
     line_end: str | None = None
@@ -291,7 +294,8 @@ class TowerSpec:
             found[f"{facts.patches}.bias"] = (width,)
         if facts.patch_norms is not None:
             before, after = facts.patch_norms
-            found |= self._norm(before, size) | self._norm(after, width)
+            found |= self._norm(before, size) if before else {}
+            found |= self._norm(after, width)
         return found
 
     def _positions(self) -> dict[str, Shape]:
@@ -340,7 +344,21 @@ class TowerSpec:
         found: dict[str, Shape] = {f"{name}.weight": (size,)}
         return found | {f"{name}.bias": (size,)} if kind == "layer" else found
 
+    def _gated(self, merger: Merger) -> dict[str, Shape]:
+        """The merger's tensors of that kind."""
+        whole, second, *gate, last = merger.products
+        found: dict[str, Shape] = {
+            f"{whole}.weight": (self.out, self.width, self.merge, self.merge),
+            f"{whole}.bias": (self.out,),
+            f"{second}.weight": (self.out, self.out),
+            f"{last}.weight": (self.out, self.middle[0]),
+        }
+        found |= {f"{name}.weight": (self.middle[0], self.out) for name in gate}
+        return found | self._norm(merger.norm, self.out, merger.norm_kind)
+
     def _merger(self, merger: Merger, number: str) -> dict[str, Shape]:
+        if merger.kind == "gated":
+            return self._gated(merger)
         joined = self.width * self.cell
         size = self.width if merger.kind == "mean" else joined
         found: dict[str, Shape] = {}
