@@ -32,7 +32,7 @@ TEMPLATE = (
 TOLD = [
     "qwen 2", "qwen 2.5", "qwen 3", "qwen 3 with experts", "qwen 3.5", "gemma 3", "mistral 3", "pixtral",
     "gemma 4", "gemma 4, with bounds", "gemma 4, without a tower", "internvl", "llama 4", "llava",
-    "llava next", "idefics 3",
+    "llava next", "idefics 3", "glm 4", "glm 4 with experts",
 ]  # fmt: skip
 UNTOLD = {
     "llama 4": {"attention_chunk_size": 8192}
@@ -126,6 +126,19 @@ def test_what_is_more_than_llavas_tower_leaves_a_model_of_text(
 
     assert model.config.tower is None
     assert why in (model.blind or "")
+
+
+def test_the_text_of_glm_4_has_its_rope_as_its_file_orders_it_without_a_projector_too(
+    tmp_path: Path,
+) -> None:
+    make_seeing_model("glm 4", tmp_path / "hub")
+    file, projector = write_seeing(tmp_path / "hub", tmp_path / "files")
+    projector.unlink()
+
+    config = open_model(file, cache_dir=tmp_path / "cache").config
+
+    assert config.architecture == "Glm4ForCausalLM"
+    assert not config.paired_rope  # as it is in files of GLM-4 that reads text alone
 
 
 def test_rows_stand_in_the_prompt_where_the_vocabulary_has_no_token_for_them(

@@ -21,6 +21,8 @@ DECODERS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "gemma3"),
     "Gemma4ForConditionalGeneration": ("gemma4", "gemma4v"),
     "Gemma4UnifiedForConditionalGeneration": ("gemma4", "gemma4uv"),
+    "Glm4vForConditionalGeneration": ("glm4", "glm4v"),
+    "Glm4vMoeForConditionalGeneration": ("glm4moe", "glm4v"),
     "Idefics3ForConditionalGeneration": ("llama", "idefics3"),
     "InternVLForConditionalGeneration": ("qwen3", "internvl"),
     "Llama4ForConditionalGeneration": ("llama4", "llama4"),
@@ -211,6 +213,9 @@ def _add_facts(
             side = eye["image_size"] // eye["patch_size"]
             cells = int(config["mm_tokens_per_image"] ** 0.5)
             writer.add_vision_projector_scale_factor(side // cells)
+        case "glm4v":
+            writer.add_vision_use_silu(True)
+            writer.add_vision_attention_layernorm_eps(eye["rms_norm_eps"])
         case "qwen2vl_merger":
             writer.add_vision_spatial_merge_size(eye["spatial_merge_size"])
         case "qwen2.5vl_merger":

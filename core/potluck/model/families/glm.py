@@ -13,12 +13,13 @@ _GLM = Family(
         "rms_norm_eps": 1.5625e-7,
         "partial_rotary_factor": 0.5,
         "attention_bias": True,
+        "rope_interleave": True,
         "eos_token_id": [151329, 151336, 151338],
     },
     qkv_bias="attention_bias",
     fused_mlp=True,
     partial_rotary=True,
-    paired_rope=True,
+    paired_rope="rope_interleave",
 )
 
 GLM: Mapping[str, Family] = {
@@ -33,6 +34,7 @@ GLM: Mapping[str, Family] = {
             "max_position_embeddings": 32768,
             "rms_norm_eps": 1e-5,
             "attention_bias": True,
+            "rope_interleave": True,
         },
     ),
 }

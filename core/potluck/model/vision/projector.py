@@ -41,6 +41,8 @@ SEEING_DECODERS = frozenset(name for row in PROJECTORS.values() for name in row.
 _TEXTS = {
     "LlamaForCausalLM": "MistralForCausalLM",
     "Gemma4ForCausalLM": "Gemma4UnifiedForCausalLM",
+    "Glm4ForCausalLM": "Glm4vForCausalLM",
+    "Glm4MoeForCausalLM": "Glm4vMoeForCausalLM",
 }
 
 _LIMITS = {
@@ -173,7 +175,7 @@ def _renamed(facts: TowerFacts, row: ProjectorKind) -> TowerFacts:
     return replace(
         facts,
         patches=_PATCHES,
-        patch_norms=facts.patch_norms and ("v.patch_norm.1", "v.patch_norm.2"),
+        patch_norms=facts.patch_norms and row.patch_norms,
         positions=facts.positions and POSITIONS,
         line_end=facts.line_end and NEW_LINE,
         token=token and replace(token, name="v.class_embd"),

@@ -31,6 +31,7 @@ class ProjectorKind:
         has_layers: whether there is a tower; what has none projects the patches themselves.
         before: the norm before the first layer, where there is one.
         norm, products: the names of the merger's tensors.
+        patch_norms: those of the norms of patches, where there are some.
         rows: a matrix with as many rows as the decoder has numbers, where `projection_dim` says something else.
         gelu: which one `clip.use_gelu` is.
         more: adds to the fields of the tower and of the whole model.
@@ -41,6 +42,7 @@ class ProjectorKind:
     has_layers: bool = True
     before: str = "v.pre_ln"
     norm: str = "v.post_ln"
+    patch_norms: tuple[str, str] = ("v.patch_norm.1", "v.patch_norm.2")
     products: tuple[str, ...] = ("mm.0", "mm.2")
     rows: str = ""
     gelu: str = "gelu_pytorch_tanh"
@@ -150,6 +152,11 @@ def _internvl(keys: Keys, eye: Config, whole: Config) -> None:
     eye["layer_norm_eps"] = keys.number("vision.attention.layer_norm_epsilon", 1e-6)
 
 
+def _glm_4(keys: Keys, eye: Config, whole: Config) -> None:
+    _qwen(keys, eye, whole)
+    eye["rms_norm_eps"] = keys.number("vision.attention.layer_norm_epsilon", 1e-5)
+
+
 def _idefics_3(keys: Keys, eye: Config, whole: Config) -> None:
     whole["scale_factor"] = size_of(keys, "vision.projector.scale_factor", 2)
     eye["layer_norm_eps"] = keys.number("vision.attention.layer_norm_epsilon", 1e-6)
@@ -236,6 +243,16 @@ PROJECTORS: Mapping[str, ProjectorKind] = {
         _LLAVA,
         wholes=dict.fromkeys(_LLAVA.wholes, "LlavaNextForConditionalGeneration"),
         more=_llava_next,
+    ),
+    "glm4v": ProjectorKind(
+        wholes={
+            "glm4": "Glm4vForConditionalGeneration",
+            "glm4moe": "Glm4vMoeForConditionalGeneration",
+        },
+        norm="mm.post_norm",
+        patch_norms=("", "v.norm_embd"),
+        products=("mm.patch_merger", "mm.model.fc", "mm.gate", "mm.up", "mm.down"),
+        more=_glm_4,
     ),
     "idefics3": ProjectorKind(
         wholes={"llama": "Idefics3ForConditionalGeneration"},
