@@ -32,7 +32,7 @@ TEMPLATE = (
 TOLD = [
     "qwen 2", "qwen 2.5", "qwen 3", "qwen 3 with experts", "qwen 3.5", "gemma 3", "mistral 3", "pixtral",
     "gemma 4", "gemma 4, with bounds", "gemma 4, without a tower", "internvl", "llama 4", "llava",
-    "llava next", "idefics 3", "glm 4", "glm 4 with experts",
+    "llava next", "idefics 3", "glm 4", "glm 4 with experts", "light on ocr",
 ]  # fmt: skip
 UNTOLD = {
     "llama 4": {"attention_chunk_size": 8192}

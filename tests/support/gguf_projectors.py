@@ -26,6 +26,7 @@ DECODERS = {
     "Idefics3ForConditionalGeneration": ("llama", "idefics3"),
     "InternVLForConditionalGeneration": ("qwen3", "internvl"),
     "Llama4ForConditionalGeneration": ("llama4", "llama4"),
+    "LightOnOcrForConditionalGeneration": ("qwen3", "lightonocr"),
     "Mistral3ForConditionalGeneration": ("llama", "pixtral"),
     "LlavaForConditionalGeneration": ("llama", "pixtral"),
     "Qwen2VLForConditionalGeneration": ("qwen2vl", "qwen2vl_merger"),
@@ -262,7 +263,10 @@ def _converted(
         return {_name(names, name.replace("qkv", part)): some for part, some in parts}
     if projector == "qwen3vl_merger" and "merger" in name:
         return {_qwen3_name(name, eye): values}
-    if projector == "pixtral" and name.endswith(("q_proj.weight", "k_proj.weight")):
+    if projector == "lightonocr":
+        name = name.replace("vision_encoder.", "vision_tower.")
+        name = name.replace("vision_projection.", "multi_modal_projector.")
+    if projector in ("pixtral", "lightonocr") and name.endswith(("q_proj.weight", "k_proj.weight")):
         values = permute(values, eye["num_attention_heads"])
     if projector in _RENAMED:
         return _RENAMED[projector](names, name, values)

@@ -115,6 +115,12 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         _PIXTRAL,
         {"spatial_merge_size": 2},
     ),
+    "light on ocr": (
+        "LightOnOcr",
+        {"model_type": "qwen3"},
+        _PIXTRAL,
+        {"spatial_merge_size": 2},
+    ),
     "gemma 4": (
         "Gemma4",
         _GEMMA_4,

@@ -18,6 +18,7 @@ NAMES = {
     "gemma 3": "Gemma3ForConditionalGeneration",
     "mistral 3": "Mistral3ForConditionalGeneration",
     "gemma 4": "Gemma4ForConditionalGeneration",
+    "light on ocr": "LightOnOcrForConditionalGeneration",
     "pixtral": "LlavaForConditionalGeneration",
     "llava": "LlavaForConditionalGeneration",
     "llava next": "LlavaNextForConditionalGeneration",
@@ -34,6 +35,7 @@ TYPES = {
     "glm 4": "glm4v_text",
     "idefics 3": "llama",
     "internvl": "qwen3",
+    "light on ocr": "qwen3",
     "llama 4": "llama4_text",
     "llava": "llama",
 }
@@ -261,6 +263,7 @@ def test_what_is_far_longer_than_wide_is_refused() -> None:
 
 def test_the_text_of_a_picture_has_a_token_for_each_row_of_the_tower() -> None:
     assert text_of("qwen 3.5", 16, 24) == "<|image_pad|>" * 6
+    assert text_of("light on ocr", 16, 24) == "<|image_pad|>" * 6
     assert text_of("mistral 3", 16, 16) == "[IMG][IMG][IMG_BREAK][IMG][IMG][IMG_END]"
     gemma = form_of("gemma 3")
     assert gemma.layout(480, 640).pixels == (32, 32)

@@ -80,6 +80,8 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
         "llama": "LlamaForCausalLM",
         "gpt_oss": "GptOssForCausalLM",
     },
+    "LightOnOCRForConditionalGeneration": {"qwen3": "Qwen3ForCausalLM"},
+    "LightOnOcrForConditionalGeneration": {"qwen3": "Qwen3ForCausalLM"},
     "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "LlavaForConditionalGeneration": {
         "llama": "LlamaForCausalLM",

@@ -20,7 +20,13 @@ from potluck.model.vision.towers.idefics import IDEFICS_3, read_idefics_3
 from potluck.model.vision.towers.internvl import INTERNVL, read_internvl
 from potluck.model.vision.towers.llama import LLAMA_4, read_llama_4
 from potluck.model.vision.towers.llava import CLIP, LLAVA_NEXT, read_clip, read_llava_next
-from potluck.model.vision.towers.mistral import MISTRAL_3, PIXTRAL, read_mistral, read_pixtral
+from potluck.model.vision.towers.mistral import (
+    LIGHT_ON_OCR,
+    MISTRAL_3,
+    PIXTRAL,
+    read_mistral,
+    read_pixtral,
+)
 from potluck.model.vision.towers.qwen import (
     QWEN_2,
     QWEN_2_5,
@@ -45,6 +51,8 @@ _TOWERS: Mapping[str, tuple[TowerFacts, Reader]] = {
     "Idefics3ForConditionalGeneration": (IDEFICS_3, read_idefics_3),
     "SmolVLMForConditionalGeneration": (IDEFICS_3, read_idefics_3),
     "InternVLForConditionalGeneration": (INTERNVL, read_internvl),
+    "LightOnOCRForConditionalGeneration": (LIGHT_ON_OCR, read_mistral),  # as the first files say
+    "LightOnOcrForConditionalGeneration": (LIGHT_ON_OCR, read_mistral),
     "Llama4ForConditionalGeneration": (LLAMA_4, read_llama_4),
     "LlavaForConditionalGeneration/clip_vision_model": (CLIP, read_clip),
     "LlavaForConditionalGeneration/pixtral": (PIXTRAL, read_pixtral),

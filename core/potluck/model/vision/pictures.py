@@ -110,6 +110,13 @@ _PIXTRAL = PictureFacts(
     closes="[IMG_END]",
     most=1540,
 )
+_LIGHT_ON_OCR = replace(
+    _PIXTRAL,
+    mark="<|image_pad|>",
+    token="<|image_pad|>",  # noqa: S106
+    line_end="",
+    closes="",
+)
 _LLAVA = PictureFacts(
     size="crop",
     mean=_CLIP_MEAN,
@@ -173,6 +180,8 @@ _FACTS: Mapping[str, PictureFacts] = {
         tiles=("<|tile_x_separator|>", "<|tile_y_separator|>", "<|image|>"),
         rows=16,
     ),
+    "LightOnOCRForConditionalGeneration": _LIGHT_ON_OCR,
+    "LightOnOcrForConditionalGeneration": _LIGHT_ON_OCR,
     "LlavaForConditionalGeneration/clip_vision_model": _LLAVA,
     "LlavaNextForConditionalGeneration/clip_vision_model": replace(_LLAVA, size="shapes"),
     "LlavaForConditionalGeneration/pixtral": replace(_PIXTRAL, most=1024),

@@ -291,6 +291,13 @@ PROJECTORS: Mapping[str, ProjectorKind] = {
         gelu="gelu",
         more=_pixtral,
     ),
+    "lightonocr": ProjectorKind(
+        wholes={"qwen3": "LightOnOcrForConditionalGeneration"},
+        norm="mm.input_norm",
+        products=("mm.patch_merger", "mm.1", "mm.2"),
+        gelu="gelu",
+        more=_pixtral,
+    ),
     # Pixtral 12B, which names no other kind, but has nothing that makes one patch of a cell's.
     "pixtral-12b": ProjectorKind(
         wholes={"llama": "LlavaForConditionalGeneration"},

@@ -11,7 +11,7 @@ from potluck.model.quantized import Shape
 
 ROOTS = (
     "visual.", "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.", "embed_vision.",
-    "image_newline", "connector.",
+    "image_newline", "connector.", "vision_encoder.", "vision_projection.",
 )  # fmt: skip
 """With what the names of a tower's tensors begin."""
 
