@@ -34,6 +34,7 @@ from native import asked
 from native.displays import see
 from native.networks import internet, two_networks, until
 from native.project import ROOT, BuildError
+from native.renumbering import newer_appimage
 from native.roots import USER, Root, make, run
 from terminal import say
 
@@ -121,16 +122,29 @@ class Trial:
             run("chroot", str(root.folder), "chown", f"{USER}:{USER}", name)
             say("the first start, which installs:")
             self._see_window(root, name)
-            root.end(signal.SIGTERM)
-            until(lambda: not root.processes(), 60, "everything ends")
+            self._end(root)
             say(f"  installed: {_size(home / '.local/opt') / 1e6:.0f} MB")
             say("later starts:")
             self._see_window(root, name, "--appimage-extract-and-run")
             place = f"/home/{USER}/.local/opt/potluck"
             self._use(root, f"{place}/tree", name)
+            self._open_newer(root, package)
             root.run(f"{place}/uninstall.sh", "--delete")
-            (home / package.name).unlink()
+            for file in home.glob("*.AppImage"):
+                file.unlink()
             self._need_nothing(home)
+
+    def _open_newer(self, root: Root, package: Path) -> None:
+        """A newer AppImage updates what is installed; then the older one opens what is there."""
+        newer = f"{asked.version(root)}.post1"
+        newer_appimage(package, newer, root.folder / "home" / USER / "newer.AppImage")
+        say("a newer one:")
+        self._see_window(root, f"/home/{USER}/newer.AppImage")
+        _expect(asked.version(root) == newer, f"it is {newer} now")
+        say("the older one again:")
+        self._see_window(root, f"/home/{USER}/{package.name}")
+        _expect(asked.version(root) == newer, f"it is still {newer}")
+        self._end(root)
 
     def cluster(self) -> None:
         """Two roots in networks of their own, with a cable between them, are one home."""
@@ -287,6 +301,9 @@ class Trial:
         )
         _expect(_ANSWER in chat, "`potluck chat` answers")
         self._see_window(root, window)
+        self._end(root)
+
+    def _end(self, root: Root) -> None:
         root.end(signal.SIGTERM)
         until(lambda: not root.processes(), 60, "everything ends")
 

@@ -48,13 +48,18 @@ def write(package: Path, out: Path, *, level: int = LEVEL) -> Path:
     fill(package, folder)
     for name in _LINKED:
         _copy_licence(name, folder / "licences")
-    image = pack(folder, work / "image", level=level)
     target = out / package_name("linux", ".AppImage")
-    with target.open("wb") as file:
-        file.write(marked(starter(work / "starter").read_bytes()))
-        with image.open("rb") as stream:
-            shutil.copyfileobj(stream, file)
+    return join(marked(starter(work / "starter").read_bytes()), folder, target, level=level)
+
+
+def join(program: bytes, folder: Path, target: Path, *, level: int = LEVEL) -> Path:
+    """Write an AppImage of what it starts with and of the folder that becomes its image."""
+    image = pack(folder, target.with_suffix(".image"), level=level)
+    with target.open("wb") as file, image.open("rb") as stream:
+        file.write(program)
+        shutil.copyfileobj(stream, file)
     target.chmod(0o755)
+    image.unlink()
     return target
 
 

@@ -252,12 +252,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def joined(folder: Path, inside: Path, name: str) -> Path:
     program = appimage.marked(appimage.starter(folder / "starter").read_bytes())
-    made = folder / name
-    made.write_bytes(
-        program + appimage.pack(inside, folder / f"{name}.image", level=1).read_bytes()
-    )
-    made.chmod(0o755)
-    return made
+    return appimage.join(program, inside, folder / name, level=1)
 
 
 def run(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
