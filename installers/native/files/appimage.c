@@ -69,7 +69,13 @@ static void make_folder(const char *path, mode_t mode) {
     if (mkdir(path, mode | S_IRWXU) != 0 && errno != EEXIST) fail(path, strerror(errno));
 }
 
+/* Folders come before what is in them, but where a pattern leaves them out. */
 static void make_parents(char *path) {
+    char *last = strrchr(path, '/');
+    *last = '\0';
+    const bool is_there = access(path, F_OK) == 0;
+    *last = '/';
+    if (is_there) return;
     for (char *slash = strchr(path, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         make_folder(path, 0755);
@@ -79,8 +85,9 @@ static void make_parents(char *path) {
 
 static void write_file(sqfs *fs, sqfs_inode *node, const char *path) {
     static char piece[PIECE];
-    if (unlink(path) != 0 && errno != ENOENT) fail(path, strerror(errno));
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, node->base.mode & 0777);
+    const int flags = O_WRONLY | O_CREAT | O_EXCL, mode = node->base.mode & 0777;
+    int fd = open(path, flags, mode);
+    if (fd < 0 && errno == EEXIST && unlink(path) == 0) fd = open(path, flags, mode);
     if (fd < 0) fail(path, strerror(errno));
     const sqfs_off_t size = node->xtra.reg.file_size;
     for (sqfs_off_t from = 0; from < size;) {
