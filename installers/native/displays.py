@@ -28,14 +28,28 @@ def is_mapped(shown: str) -> bool:
     return "IsViewable" in one.stdout
 
 
+def _has(number: int, process: int) -> bool:
+    """Whether a display is that of this X server, and answers."""
+    lock, socket = Path(f"/tmp/.X{number}-lock"), Path(f"/tmp/.X11-unix/X{number}")  # noqa: S108 - X's own places
+    try:
+        return lock.read_text().strip() == str(process) and socket.exists()
+    except OSError:
+        return False
+
+
 @contextmanager
 def display(number: int) -> Iterator[str]:
     """An X server without a screen. Its abstract socket is seen in every root."""
     words = ["Xvfb", f":{number}", "-screen", "0", "1280x800x24", "-ac", "-nolisten", "tcp"]
     with subprocess.Popen(words, stderr=subprocess.DEVNULL) as server:
         try:
-            socket = Path(f"/tmp/.X11-unix/X{number}")  # noqa: S108 - X's own place
-            until(socket.exists, 20, "the X server starts")
+            until(
+                lambda: server.poll() is not None or _has(number, server.pid),
+                20,
+                "the X server starts, or ends",
+            )
+            if server.poll() is not None:
+                raise BuildError(f"Display :{number} is taken. Name another one: --display NUMBER")
             yield f":{number}"
         finally:
             server.terminate()
