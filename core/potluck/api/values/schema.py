@@ -174,6 +174,7 @@ class PlanView(Struct, frozen=True, kw_only=True):
     epoch: int
     stages: tuple[StageView, ...]
     predicted_tokens_per_s: float  # for one user
+    first_token_ms: float = 0.0  # of an answer to the prompt that was asked about, or a usual one
     # Node name → tokens per second of that node alone; None: the model does not fit.
     alone: dict[str, float | None]
     explanation: str
@@ -350,6 +351,7 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     context: ContextLength | None = None
     # How many are answered at once: the plan gives so many the most tokens together.
     users: Annotated[int, Meta(ge=1, le=32)] = 1
+    prompt: ContextLength | None = None  # tokens of the prompt that the plan tells the time of
     # How many times the model is held, each time whole and on computers of its own.
     replicas: Annotated[int, Meta(ge=1, le=16)] = 1
 
