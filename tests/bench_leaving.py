@@ -73,7 +73,7 @@ def make_model(folder: Path, layers: int, hidden: int) -> Path:
         "num_attention_heads": hidden // 64,
         "num_key_value_heads": kv // 64,
         "head_dim": 64,
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": 16384,
     }
     (folder / "config.json").write_text(json.dumps(config))
     random = np.random.default_rng(1)
