@@ -19,7 +19,6 @@ Then each has a whole core, and both are asked by several clients at once; in th
 
 import argparse
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -27,15 +26,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from bench_leaving import make_model
 from bench_rank_home import Computer
@@ -45,8 +43,6 @@ from potluck.client import Client
 from potluck.launch import find
 from potluck.settings import Folders
 
-CGROUPS = Path("/sys/fs/cgroup")
-PERIOD_US = 20_000
 WARM = 64  # tokens of a prompt after which all code has been used once
 READY_S = 60.0
 
@@ -168,36 +164,6 @@ def ask(client: Client, tokens: int, prompts: Sequence[str]) -> None:
 
 
 # --- the computers
-
-
-def engine_of(node: subprocess.Popen[bytes]) -> psutil.Process:
-    """The process of a node that computes."""
-    for process in psutil.Process(node.pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if any("potluck.cluster.stage" in word for word in process.cmdline()):
-                return process
-    raise SystemExit("A node has no engine.")
-
-
-@contextmanager
-def slowed(process: psutil.Process, share: float) -> Generator[None, None, None]:
-    """Let a process have a share of a core."""
-    old = (CGROUPS / "cpu").is_dir()
-    group = (CGROUPS / "cpu" if old else CGROUPS) / f"potluck-bench-{os.getpid()}"
-    quota = int(share * PERIOD_US)
-    group.mkdir()
-    try:
-        if old:
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(quota))
-        else:
-            (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
-        (group / "cgroup.procs").write_text(str(process.pid))
-        yield
-    finally:
-        with suppress(OSError):
-            (group.parent / "cgroup.procs").write_text(str(process.pid))
-            group.rmdir()
 
 
 class Bench:
@@ -326,10 +292,10 @@ class Bench:
             )
 
     def _slow_desk(self) -> AbstractContextManager[None]:
-        return slowed(engine_of(self._nodes[0]), self._given.share)
+        return self._desk.slowed(self._given.share)
 
     def _kill(self) -> None:
-        engine_of(self._nodes[1]).send_signal(signal.SIGKILL)
+        self._laptop.engine.send_signal(signal.SIGKILL)
 
     def _call(self, words: str) -> None:
         subprocess.run(shlex.split(words), check=True)
