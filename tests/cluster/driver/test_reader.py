@@ -111,15 +111,19 @@ def test_a_third_prompt_does_not_wait_for_two_others() -> None:
 
 
 def test_what_comes_in_part_or_too_late_is_computed_where_the_answer_is() -> None:
+    now = 0.0
+
     async def main() -> None:
-        async with reading(take_s=0.01) as (generator, chain, _, _):
+        nonlocal now
+        async with reading(take_s=0.01, clock=lambda: now) as (generator, chain, copy, _):
             chain.moved = 0
             assert await answer(generator, PROMPT, 3) == expected(PROMPT, 3)
             following = [*PROMPT, *expected(PROMPT, 3), *range(400)]
-            chain.moved = 200  # not even all that it had
+            chain.moved, now = 200, 1000.0  # not even all that it had
             assert await answer(generator, following, 3) == expected(following, 3)
-            chain.never_takes = True
+            chain.never_takes, now = True, 2000.0
             assert await answer(generator, [7, *PROMPT], 3) == expected([7, *PROMPT], 3)
+            assert computed(copy) == 299 + 702 + 300
 
     run(main())
 
@@ -156,8 +160,14 @@ def test_one_that_takes_longer_than_the_answer_would_is_left_alone_for_a_while(
             assert await answer(generator, [7, *PROMPT], 3) == expected([7, *PROMPT], 3)
             assert len(copy.forwards) == tried
             now = RESTS_S
+            copy.is_silent = True
             assert await answer(generator, [8, *PROMPT], 3) == expected([8, *PROMPT], 3)
             assert len(copy.forwards) > tried
+            copy.is_silent, tried = False, len(copy.forwards)
+            for now in (2 * RESTS_S, 3 * RESTS_S):  # twice as long, the second time
+                prompt = [int(now), *PROMPT]
+                assert await answer(generator, prompt, 3) == expected(prompt, 3)
+                assert (len(copy.forwards) > tried) == (now == 3 * RESTS_S)
 
     run(main())
 
@@ -219,5 +229,15 @@ def test_of_two_prompts_at_once_that_begin_alike_one_is_read_and_the_other_goes_
             assert answers == [expected(one, 3) for one in prompts]
             assert computed(copy) == 300
             assert computed(chain) == 2 * (1 + 2)
+
+    run(main())
+
+
+def test_a_prompt_for_whose_caches_there_is_no_room_is_read_where_it_is_answered() -> None:
+    async def main() -> None:
+        async with reading() as (generator, chain, copy, _):
+            chain.has_no_room = True
+            assert await answer(generator, PROMPT, 3) == expected(PROMPT, 3)
+            assert not copy.forwards
 
     run(main())

@@ -23,14 +23,14 @@ from potluck.cluster.driver.moving import expect, take
 from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pictures import NO_PICTURES
 from potluck.cluster.driver.pipeline import Pipeline
-from potluck.errors import PeerTimeoutError, PotluckError
+from potluck.errors import OutOfMemoryError, PeerTimeoutError, PotluckError
 from potluck.wire.cache_messages import SendCache
 
 logger = logging.getLogger(__name__)
 
 TAKE_S = 60.0  # for what is still on its way when the last chunk is computed
 LEAST_S = 2.0  # that is waited for a reader, which may compute such a chunk for the first time
-RESTS_S = 20.0  # that a reader is left alone which took too long
+RESTS_S = 20.0  # that a reader is left alone whose prompt was computed again; twice as long each time, up to five minutes
 MOST_PROMPTS = 2  # that are read at a time; a third one waits less where it is answered
 
 
@@ -59,6 +59,7 @@ class Reader:
     clock: Callable[[], float] = time.monotonic
     reading: int = field(default=0, init=False)  # prompts
     _rests_until: float = field(default=float("-inf"), init=False)
+    _failures: int = field(default=0, init=False)  # one after the other
 
     def takes(self, conversation: Conversation) -> bool:
         """Whether this reader computes the tokens that are not cached, and with them all that come before.
@@ -97,7 +98,8 @@ class Reader:
         conversation.coming = coming = Coming(end)
         self.reading += 1
         try:
-            await expect(conversation, transfer, end)
+            if not await self._has_room(conversation, transfer, end):
+                return
             steps: list[tuple[int, int]] = []
             try:
                 async for step in self._compute(conversation, transfer, begin, end, alone_s):
@@ -109,8 +111,7 @@ class Reader:
                 position = await self._take(conversation, transfer, end, alone_s)
             if position == end:
                 conversation.moved(steps)
-                taken_s = self.clock() - began
-                logger.info("prompt read by %s tokens=%d s=%.2f", self.name, end - begin, taken_s)
+            self._note(end - begin, self.clock() - began, is_read=position == end)
         finally:
             self.reading -= 1
             self.pipeline.close(conversation.session)
@@ -119,6 +120,24 @@ class Reader:
             coming.settled.set()
             if position < end and conversation.cached == begin:
                 conversation.rewind(min(begin, position))
+
+    def _note(self, tokens: int, seconds: float, *, is_read: bool) -> None:
+        """Note what became of a prompt."""
+        if is_read:
+            logger.info("prompt read by %s tokens=%d s=%.2f", self.name, tokens, seconds)
+            self._failures = 0
+        else:
+            self._rests_until = self.clock() + RESTS_S * 2 ** min(self._failures, 4)
+            self._failures += 1
+
+    async def _has_room(self, conversation: Conversation, transfer: str, end: int) -> bool:
+        """Have the stages that answer make room for what comes: it may take more than to compute it there."""
+        try:
+            await expect(conversation, transfer, end)
+        except OutOfMemoryError as error:
+            logger.warning("a prompt is not read by %s: %s", self.name, error)
+            return False
+        return True
 
     async def _compute(
         self, conversation: Conversation, transfer: str, begin: int, end: int, alone_s: float
@@ -175,14 +194,13 @@ class Reader:
 
     @asynccontextmanager
     async def _time(self, seconds: float) -> AsyncGenerator[None, None]:
-        """Give the reader so much time, and leave it alone for a while if that is not enough.
+        """Give the reader so much time.
 
         Raises:
-            PeerTimeoutError: it was not.
+            PeerTimeoutError: that was not enough.
         """
         try:
             async with asyncio.timeout(seconds):
                 yield
         except TimeoutError:
-            self._rests_until = self.clock() + RESTS_S
             raise PeerTimeoutError("It takes longer than where it is answered.") from None
