@@ -158,10 +158,12 @@ def measure(
             attic.ask(way)
     pauses = [b - a for a, b in pairwise(times) if b > left]
     usual = sorted(pauses)[len(pauses) // 2]
+    before = sorted(b - a for a, b in pairwise(times[BEFORE // 2 : BEFORE]))[BEFORE // 4]
     time.sleep(1.0)
     print(
         f"{way:6} {'with' if desk.moves else 'without':8} prompt of {prompt}: stands still for"
-        f" {max(pauses):.2f} s, else {1000 * usual:.0f} ms a piece;"
+        f" {max(pauses):.2f} s, else {1000 * before:.0f} ms a piece before it, and"
+        f" {1000 * usual:.0f} later;"
         f" the attic has sent {(sent_bytes(attic_on) - sent) / 1e6:.1f} MB",
         flush=True,
     )
