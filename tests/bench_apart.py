@@ -7,7 +7,6 @@
     --hidden 384 --layers 6   of a Llama with random weights
     --scheme int8
     --clients 8           of two replicas
-    --lost-s 1.5          after which one of the two is lost
     --parts reading,faults,replicas
     --cut, --heal         commands that cut the link of LAPTOP, and heal it: "ip -n laptop link set eth0 down"
 
@@ -45,6 +44,7 @@ from potluck.settings import Folders
 
 WARM = 64  # tokens of a prompt after which all code has been used once
 READY_S = 60.0
+READ = "read by laptop"
 
 
 @dataclass(slots=True)
@@ -211,9 +211,13 @@ class Bench:
         return f"{next(self._names)}: {bottles}"
 
     def _ask(
-        self, prompts: Sequence[str], *, meanwhile: Callable[[], None] | None = None
+        self,
+        prompts: Sequence[str],
+        *,
+        tokens: int | None = None,
+        meanwhile: Callable[[], None] | None = None,
     ) -> list[Answer]:
-        return self._desk.answers(prompts, self._given.tokens, meanwhile or nothing)
+        return self._desk.answers(prompts, tokens or self._given.tokens, meanwhile or nothing)
 
     def _planned_s(self, prompt: int, *, is_read: bool) -> float:
         """The time to the first token as `potluck plan` says it."""
@@ -237,7 +241,7 @@ class Bench:
                     (answer,) = self._ask([self._prompt(length)])
                     planned = self._planned_s(answer.prompt, is_read=is_read)
                     say(
-                        f"{answer.prompt:6d} tokens, {'read by laptop' if is_read else 'alone':14}:"
+                        f"{answer.prompt:6d} tokens, {READ if is_read else 'alone':14}:"
                         f" first token after {answer.first_s:6.2f} s ({planned:6.2f} planned),"
                         f" then {answer.tokens_per_s:6.1f} tokens/s"
                     )
@@ -252,7 +256,7 @@ class Bench:
                 self._load(is_read=name != "alone")
 
                 (told[name],) = self._ask([words], meanwhile=partial(after, after_s, fault))
-                if name == "nothing":
+                if name == READ:
                     after_s = told[name].first_s / 2
                 repair()
         for name, answer in told.items():
@@ -263,7 +267,7 @@ class Bench:
             )
 
     def _ways(self) -> list[tuple[str, Callable[[], None], Callable[[], None]]]:
-        ways = [("alone", nothing, nothing), ("nothing", nothing, nothing)]
+        ways = [("alone", nothing, nothing), (READ, nothing, nothing)]
         ways.append(("engine killed", self._kill, nothing))
         if self._given.cut:
             cut, heal = (
@@ -274,21 +278,18 @@ class Bench:
 
     def replicas(self) -> None:
         """Print what several clients get of one replica, of two, and of two of which one is lost."""
-        rates: dict[str, float] = {}
+        seconds = 0.0
         for name, held in (("once", 1), ("twice", 2), ("twice, one lost", 2)):
             self._load(replicas=held)
             prompts = [self._prompt(48) for _ in range(self._given.clients)]
-            began = time.monotonic()
-
-            lose = partial(after, self._given.lost_s, self._kill)
-            meanwhile = lose if name.endswith("lost") else nothing
-            answers = self._ask(prompts, meanwhile=meanwhile)
+            lose = partial(after, seconds / 2, self._kill) if name.endswith("lost") else nothing
+            answers = self._ask(prompts, tokens=4 * self._given.tokens, meanwhile=lose)
             seconds = max(answer.times[-1] for answer in answers)
-            rates[name] = sum(answer.tokens for answer in answers) / seconds
+            rate = sum(answer.tokens for answer in answers) / seconds
             still = max(answer.stood_still_s for answer in answers)
             say(
-                f"{len(answers)} clients, held {name:15}: {rates[name]:6.1f} tokens/s, at most {still:.2f} s between"
-                f" two pieces, {time.monotonic() - began:.1f} s"
+                f"{len(answers)} clients, held {name:15}: {rate:6.1f} tokens/s, each answer whole after"
+                f" {seconds:.2f} s at most, and at most {still:.2f} s between two pieces"
             )
 
     def _slow_desk(self) -> AbstractContextManager[None]:
@@ -325,7 +326,6 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--scheme", default="int8")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--lost-s", type=float, default=1.5)
     parser.add_argument("--parts", default="reading,faults,replicas")
     parser.add_argument("--cut", default="")
     parser.add_argument("--heal", default="")
