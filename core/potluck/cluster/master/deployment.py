@@ -41,8 +41,7 @@ logger = logging.getLogger(__name__)
 _PACK_SHARE = 0.3  # of the progress bar, if there is something to pack
 _STREAM_SHARE = 0.8  # of the rest of the bar, if there is something to send; loading comes last
 
-# For the steps under way, when a computer gives its layers back after a second; and where a token takes longer.
-WITHDRAW_S, MOST_WITHDRAW_S = 0.8, 3.0
+WITHDRAW_S, MOST_WITHDRAW_S = 0.8, 3.0  # for the steps under way, when layers are given back
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
