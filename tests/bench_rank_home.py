@@ -30,7 +30,7 @@ from potluck.settings import Folders, Settings, save_settings
 CORE = Path(__file__).parents[1] / "core"
 STARTS_S = 60.0
 CGROUPS = Path("/sys/fs/cgroup")
-PERIOD_US = 100_000
+LEAST_QUOTA_US, LEAST_PERIOD_US = 1_000, 20_000  # short, so that no step ends before it is slowed
 
 
 class Computer:
@@ -77,14 +77,15 @@ class Computer:
             return
         old, process = (CGROUPS / "cpu").is_dir(), self.engine
         group = (CGROUPS / "cpu" if old else CGROUPS) / f"potluck-bench-{process.pid}"
-        quota = int(share * PERIOD_US)
+        period = max(LEAST_PERIOD_US, round(LEAST_QUOTA_US / share))
+        quota = round(share * period)
         group.mkdir()
         try:
             if old:
-                (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                (group / "cpu.cfs_period_us").write_text(str(period))
                 (group / "cpu.cfs_quota_us").write_text(str(quota))
             else:
-                (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
+                (group / "cpu.max").write_text(f"{quota} {period}")
             (group / "cgroup.procs").write_text(str(process.pid))
             yield
         finally:
