@@ -203,4 +203,6 @@ class Reader:
             async with asyncio.timeout(seconds):
                 yield
         except TimeoutError:
-            raise PeerTimeoutError("It takes longer than to read it where it is answered.") from None
+            raise PeerTimeoutError(
+                "It takes longer than to read it where it is answered."
+            ) from None
