@@ -24,14 +24,17 @@ from potluck.engine.kernels.decoding.layer_weights import (
     Space,
     layer_shape,
 )
+from potluck.engine.kernels.decoding.streams_kernel import StreamShape, has_stream_kernels
 from potluck.engine.kernels.products.tensors import (
     ConvolutionTensors,
     DeltaTensors,
     FloatWeight,
     MambaTensors,
+    MixTensors,
     Weight,
 )
 from potluck.engine.layers.attention import Attention
+from potluck.engine.layers.balanced_streams import BalancedMix
 from potluck.engine.layers.beside import Beside
 from potluck.engine.layers.blocks import DecoderLayer
 from potluck.engine.layers.carried import CarriedLayer, LayerInputs
@@ -44,6 +47,7 @@ from potluck.engine.layers.mamba import Mamba
 from potluck.engine.layers.mlp import Mlp, MoE
 from potluck.engine.layers.parallel import ParallelMoE
 from potluck.engine.layers.short_convolution import ShortConvolution
+from potluck.engine.layers.streams import StreamLayer
 from potluck.model.families.facts import Activation
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.mixing.carried import Carried
@@ -123,7 +127,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         shared_activation=_shared_activation(spec.feed_forward),
         norm_kind=spec.norm_kind,
         is_side_by_side=spec.is_side_by_side,
-        carried=spec.width - spec.hidden_size,
+        carried=0 if spec.carried is None else spec.width - spec.hidden_size,
+        streams=None if spec.streams is None else StreamShape.of(spec.streams.mixer.streams),
         sums_mixer=spec.sums_mixer,
         sums_feed_forward=spec.sums_feed_forward,
     )
@@ -139,7 +144,7 @@ def is_generable(spec: LayerSpec) -> bool:
     index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
     if (
         (spec.mixer is not None and not has_kernels(spec.mixer))
-        or spec.streams is not None
+        or not _has_stream_kernels(spec)
         or index is not None
     ):
         return False
@@ -161,6 +166,25 @@ def is_generable(spec: LayerSpec) -> bool:
     if feed_forward is None:
         return has_before or isinstance(spec.mixer, AttentionSpec)
     return isinstance(feed_forward, DenseSpec) or (has_before and (has_after or not is_parallel))
+
+
+def _has_stream_kernels(spec: LayerSpec) -> bool:
+    """Whether the layer has one stream, or several that kernels mix."""
+    if spec.streams is None:
+        return True
+    norms = spec.norms
+    has_norms = norms.before_mixer is not None and norms.before_mlp is not None
+    return has_norms and spec.ngrams is None and has_stream_kernels(spec.streams.mixer.streams)
+
+
+def _streams(block: DecoderLayer) -> tuple[MixTensors, MixTensors] | None:
+    """What stands around the two blocks of a layer with several streams."""
+    if not isinstance(block, StreamLayer):
+        return None
+    first, second = block.around_mixer, block.around_mlp
+    assert isinstance(first, BalancedMix)
+    assert isinstance(second, BalancedMix)
+    return first.tensors, second.tensors
 
 
 def _attention(attention: Attention) -> MixerWeights | None:
@@ -322,6 +346,7 @@ def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | N
         learned=None if mlp is None or isinstance(mlp, MoE | ParallelMoE) else mlp.learned,
         moe=moe,
         inputs=inputs,
+        streams=_streams(block),
         scale=block.scale,
         **mixer,
     )

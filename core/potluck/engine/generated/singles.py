@@ -66,6 +66,8 @@ def make_singles(
 
     if not all(is_generable(block.spec) and isinstance(block.mixer, Attention) for block in blocks):
         return None
+    if any(block.spec.streams is not None for block in blocks):
+        return None
     if any(block.spec.carried is not None for block in blocks):
         return None  # one after the other: these read a table on the disk anyway
     return Singles([_layer(block, generated, cache) for block in blocks])

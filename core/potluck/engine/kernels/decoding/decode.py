@@ -131,7 +131,7 @@ class Decoder:
         assert inputs is None or (inputs.is_contiguous() and inputs.dtype == torch.float32)
         assert hidden.dtype == torch.float32
         assert hidden.is_contiguous()
-        assert hidden.numel() == self._shape.hidden + self._shape.carried
+        assert hidden.numel() == self._shape.width
         self.place(caches, firsts, shared, states)
         mixer = self._shape.mixer
         width = mixer.rotary_dim if isinstance(mixer, Heads) else 0
@@ -238,6 +238,8 @@ class Decoder:
             tensors |= latent.tensors
         if layer.inputs is not None:
             tensors |= layer.inputs.tensors
+        for block, mix in zip(("mixer", "mlp"), layer.streams or (), strict=False):
+            tensors |= {f"{block}_{name}": one for name, one in mix._asdict().items()}
         places = {}
         if isinstance(mixer, DeltaHeads):
             assert layer.delta_net is not None
@@ -301,8 +303,11 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
         made["input_gates"] = torch.empty(2 * shape.inputs.size)
     if shape.space is not None:
         made.setdefault("added", torch.empty(shape.hidden))
+    if shape.streams is not None:
+        made["block"] = torch.empty(shape.hidden)
+        made["stream_shares"] = torch.empty(shape.streams.rows())
     if made or shape.is_side_by_side:
-        made["normed"] = torch.empty(shape.hidden)
+        made["normed"] = torch.empty(shape.width)
     return made
 
 

@@ -35,6 +35,7 @@ from potluck.engine.kernels.decoding.layer_parts import Called
 from potluck.engine.kernels.decoding.layer_records import Layer, Step
 from potluck.engine.kernels.decoding.layer_shape import FLOAT_KINDS, LayerShape
 from potluck.engine.kernels.decoding.mixer_calls import MixerCalls
+from potluck.engine.kernels.decoding.streams_kernel import emit_shares
 from potluck.engine.kernels.mixtures.moe_kernel import emit_choose
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.products.rows import emit_row
@@ -66,6 +67,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
         norm=(shape.beside or shape.inputs)
         and emit_row(module, f"{name}_norm", path, "normed", KIND_F32),
         choose=shape.routing and emit_choose(module, f"{name}_choose", path, shape.routing),
+        shares=shape.streams and emit_shares(module, f"{name}_shares", path, shape.streams),
     )
     e = Emitter(ir.Function(module, DECODE, name), path)
     step, layers, count = e.arguments
@@ -130,11 +132,13 @@ class _Layer(MixerCalls, FeedForwardCalls, InputCalls):
 
     def emit(self) -> None:
         shape = self.shape
+        self._read_streams("mixer")
         if shape.space is not None:
             self._mix_both(shape.attention, shape.space)
         elif shape.mixer is not None:
             self._mix(shape.mixer)
         if shape.has_feed_forward:
+            self._read_streams("mlp")
             self._feed_forward()
         if shape.inputs is not None:
             self._add_inputs(shape.inputs)
@@ -145,7 +149,9 @@ class _Layer(MixerCalls, FeedForwardCalls, InputCalls):
 
     def _round(self, kind: int) -> None:
         hidden = self.step.hidden
-        for span in self.e.spans(self.shape.hidden, LANES):
+        streams = self.shape.streams
+        width = self.shape.hidden if streams is None else streams.width
+        for span in self.e.spans(width, LANES):
             hidden[span] = to_f32(from_f32(hidden[span], kind), kind)
 
     def _scale(self) -> None:

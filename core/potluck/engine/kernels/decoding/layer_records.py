@@ -60,6 +60,8 @@ class Step(Record):
     few = Address(KIND_F32)  # what its gates, or the decays of its channels, are made of
     inputs = Address(KIND_F32)  # the token's row of the table of layers' embeddings
     input_gates = Address(KIND_F32)  # of these, and behind as many what they are applied to
+    block = Address(KIND_F32)  # of residual streams: what a block reads of them
+    stream_shares = Address(KIND_F32)
     sum = Function(SUM)  # of ranks; null: nothing is summed
     sum_argument = Address(I8)
 
@@ -127,6 +129,12 @@ class Layer(Record):
     before_moe = Address(KIND_F32)
     after_moe = Address(KIND_F32)
     scale = Address(KIND_F32)  # one number
+    mixer_matrix = Address(KIND_F32)  # of the streams around the mixer, as are the next two
+    mixer_base = Address(KIND_F32)
+    mixer_scale = Address(KIND_F32)
+    mlp_matrix = Address(KIND_F32)  # likewise around the feed-forward
+    mlp_base = Address(KIND_F32)
+    mlp_scale = Address(KIND_F32)
     gives_at = (
         Number()
     )  # where its keys and values go along behind the hidden states, in numbers; 0: nowhere

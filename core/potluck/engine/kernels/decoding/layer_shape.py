@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.decoding.latent_layer import LatentShape
 from potluck.engine.kernels.decoding.layer_inputs import InputShape
+from potluck.engine.kernels.decoding.streams_kernel import StreamShape
 from potluck.engine.kernels.writing.ir_types import KIND_BF16, KIND_F16, KIND_F32
 from potluck.model import formats
 from potluck.model.families.facts import Activation, NormKind
@@ -78,6 +79,7 @@ class LayerShape:
     has_expert_scales: bool = False
     carried: int = 0  # numbers that go along behind the hidden states
     inputs: InputShape | None = None  # of the layer's own embeddings
+    streams: StreamShape | None = None  # None: the hidden states are one
     has_scale: bool = False  # the result is multiplied by a number
     norm_kind: NormKind = "root mean square"  # of norms before
     is_side_by_side: bool = False  # the MLP or experts read what the mixer reads
@@ -102,7 +104,19 @@ class LayerShape:
         assert self.narrow is None or (self.routing is not None and self.beside is None)
         if self.inputs is not None:
             assert self.carried >= self.hidden
+        if self.streams is not None:
+            assert self.streams.hidden == self.hidden
+            assert self.mixer is not None
+            assert self.has_feed_forward
+            assert not (self.has_norms_after or self.carried or self.space or self.has_scale)
+            assert not (self.is_side_by_side or self.beside)
+            assert self.multiplier == 1.0
         assert self.beside is None or (self.routing is not None and self.has_norms_after)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token from layer to layer."""
+        return self.hidden + self.carried if self.streams is None else self.streams.width
 
     @property
     def mlp(self) -> MlpShape:
@@ -138,7 +152,7 @@ class LayerShape:
     @property
     def adds_as_is(self) -> bool:
         """Whether the last product of attention and MLP is added to the hidden states as it is."""
-        return not self.has_norms_after and self.multiplier == 1.0
+        return not self.has_norms_after and self.multiplier == 1.0 and self.streams is None
 
     @property
     def rounds_to(self) -> int | None:

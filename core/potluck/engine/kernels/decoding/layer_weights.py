@@ -16,10 +16,12 @@ from potluck.engine.kernels.decoding.layer_shape import (
     NarrowShape,
     SpaceShape,
 )
+from potluck.engine.kernels.decoding.streams_kernel import StreamShape, check_mix
 from potluck.engine.kernels.products.tensors import (
     ConvolutionTensors,
     DeltaTensors,
     MambaTensors,
+    MixTensors,
     Router,
     Weight,
 )
@@ -111,6 +113,7 @@ class LayerWeights:
     inputs: InputWeights | None = None  # the layer's own embeddings
     gives_at: int = 0  # where its keys and values go along, in numbers of a token; 0: nowhere
     takes_at: int = 0  # likewise, those that it takes; 0: it has its own
+    streams: tuple[MixTensors, MixTensors] | None = None  # around the mixer, and the feed-forward
     scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
     chunk: int | None = None  # so many tokens see each other alone
@@ -149,6 +152,7 @@ def layer_shape(
     norm_kind: NormKind = "root mean square",
     is_side_by_side: bool = False,
     carried: int = 0,
+    streams: StreamShape | None = None,
     sums_mixer: bool = False,
     sums_feed_forward: bool = False,
 ) -> LayerShape:
@@ -165,6 +169,7 @@ def layer_shape(
         norm_kind: of the norms before attention and MLP.
         is_side_by_side: whether the MLP reads what attention reads.
         carried: numbers of a token that go along behind its hidden states.
+        streams: several residual streams, if there are some.
         sums_mixer: whether what attention gives is summed over ranks.
         sums_feed_forward: likewise of the MLP or the experts.
     """
@@ -196,6 +201,7 @@ def layer_shape(
         norm_kind=norm_kind,
         is_side_by_side=is_side_by_side,
         carried=carried,
+        streams=streams,
         inputs=weights.inputs and weights.inputs.shape,
         sums_mixer=sums_mixer,
         sums_feed_forward=sums_feed_forward,
@@ -246,6 +252,10 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         assert (space.input.rows, space.input.width) == (space.heads.rows, hidden)
         assert (space.output.rows, space.output.width) == (hidden, space.heads.values_size)
     assert shape.space == (space and space.shape)
+    assert (layer.streams is None) == (shape.streams is None)
+    for one in layer.streams or ():
+        assert shape.streams is not None
+        check_mix(one, shape.streams)
     if layer.inputs is not None:
         layer.inputs.check(hidden)
     assert shape.inputs == (layer.inputs and layer.inputs.shape)

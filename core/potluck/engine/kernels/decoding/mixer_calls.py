@@ -76,7 +76,7 @@ class MixerCalls(LayerParts):
     def _rates(self, form: Form, heads: DeltaHeads) -> Pointer:
         """Write what a delta net's rates are computed of, and the input of its first product."""
         step, layer, width = self.step, self.layer, self.shape.hidden
-        normed = self.router.normed(step.hidden, width, layer.before_attention, self.shape.epsilon)
+        normed = self.router.normed(self._hidden, width, layer.before_attention, self.shape.epsilon)
         rows = heads.value_heads + heads.decays_step
         self.router.multiply(layer.rates, normed, step.rates, NULL, rows, width)
         if heads.has_channel_decays:
@@ -114,7 +114,7 @@ class MixerCalls(LayerParts):
         normed, width = self.step.normed, self.shape.hidden
         if latent.index is not None:
             norm = self.layer.before_attention
-            normed = self.router.normed(self.step.hidden, width, norm, self.shape.epsilon)
+            normed = self.router.normed(self._hidden, width, norm, self.shape.epsilon)
         calls = LatentCalls(
             e=self.e,
             shape=latent,
