@@ -56,6 +56,7 @@ class GeneratedRun(Run):
         angles: Sequence[tuple[int, int, int]],
         exchange: Exchange | None = None,
         inputs: int = 0,
+        token: int = 0,
     ) -> None:
         """Run one token through the layers without any torch operator.
 
@@ -66,6 +67,7 @@ class GeneratedRun(Run):
             angles: for each rope of the model, the addresses of the position's angles, f32.
             exchange: sums what ranks have computed.
             inputs: the address of the token's row of `table`.
+            token: its id, if layers look at it.
 
         Raises:
             RankLostError: another rank did not take part in a sum.
@@ -79,7 +81,7 @@ class GeneratedRun(Run):
             self._placed = cache.place
         if position == 0:
             _begin(cache.layers[self.layers])
-        self._decoder.step(hidden, position, angles, inputs)
+        self._decoder.step(hidden, position, angles, inputs, token)
         if self._sums is not None:
             self._sums.check()
 
@@ -109,7 +111,8 @@ class GeneratedRun(Run):
             self._chosen.places[:-1].copy_(step.choice.places[0])
         self._join(step.exchange)
         row = None if self.table is None else self.table.rows((step,))
-        self._decoder(hidden, memory, step.position, angles, firsts, shared, states, row)
+        token = 0 if step.ids is None else int(step.ids[0])
+        self._decoder(hidden, memory, step.position, angles, firsts, shared, states, row, token)
         if self._sums is not None:
             self._sums.check()
         if self._chosen is not None and self._sees is not None and step.position >= self._sees:

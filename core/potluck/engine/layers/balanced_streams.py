@@ -102,22 +102,22 @@ class BalancedMix:
 class BalancedEnd:
     """What makes the head's input of balanced streams: a mix, or their mean, and the final norm."""
 
-    __slots__ = ("_mix", "_norm", "_streams")
+    __slots__ = ("mix", "norm", "streams")
 
     def __init__(self, streams: Streams, mix: BalancedMix | None, norm: RmsNorm) -> None:
-        self._streams, self._mix, self._norm = streams, mix, norm
+        self.streams, self.mix, self.norm = streams, mix, norm
 
     def __call__(self, x: Tensor) -> Tensor:
         """All streams (T, S·D) → (T, D)."""
-        if self._mix is not None:
-            return self._norm(self._mix(x))
-        count = self._streams.count
+        if self.mix is not None:
+            return self.norm(self.mix(x))
+        count = self.streams.count
         streams = x.float().view(len(x), count, -1)
         total = streams[:, 0].clone()
         for index in range(1, count):
             total += streams[:, index]
-        return self._norm(total.div_(count).to(x.dtype))
+        return self.norm(total.div_(count).to(x.dtype))
 
     @property
     def nbytes(self) -> int:
-        return self._norm.nbytes + (0 if self._mix is None else self._mix.nbytes)
+        return self.norm.nbytes + (0 if self.mix is None else self.mix.nbytes)

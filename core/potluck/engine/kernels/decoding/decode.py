@@ -101,6 +101,8 @@ class Decoder:
         self._own = (records.Layer.structure * len(layers))(*own)
         self._places: list[tuple[int, ...]] = [()] * len(layers)
         self._capacity = 0
+        vocabulary = None if shape.routing is None else shape.routing.vocabulary
+        self._ids = _ENDLESS if vocabulary is None else vocabulary
         if not isinstance(shape.mixer, Heads):
             self._capacity = _ENDLESS
 
@@ -114,6 +116,7 @@ class Decoder:
         shared: Sequence[Tensor | None] | None = None,
         states: Sequence[Tensor | None] | None = None,
         inputs: Tensor | None = None,
+        token: int = 0,
     ) -> None:
         """Run one token through the layers.
 
@@ -127,6 +130,7 @@ class Decoder:
             shared: likewise.
             states: likewise.
             inputs: the token's row of the table of layers' embeddings, f32, if layers have some.
+            token: its id, if layers look at it.
         """
         assert inputs is None or (inputs.is_contiguous() and inputs.dtype == torch.float32)
         assert hidden.dtype == torch.float32
@@ -140,16 +144,23 @@ class Decoder:
             for rope, each in enumerate(angles)
         ]
         row = 0 if inputs is None else inputs.data_ptr()
-        self.step(hidden.data_ptr(), position, addresses, row)
+        self.step(hidden.data_ptr(), position, addresses, row, token)
 
     def step(
-        self, hidden: int, position: int, angles: Sequence[tuple[int, int, int]], inputs: int = 0
+        self,
+        hidden: int,
+        position: int,
+        angles: Sequence[tuple[int, int, int]],
+        inputs: int = 0,
+        token: int = 0,
     ) -> None:
         """Run one token through the layers, with the caches that were placed last.
 
         What `__call__` does, but given addresses: of hidden states, of angles, and of `inputs`.
         """
         assert position < self._capacity, "no room in the cache"
+        assert 0 <= token < self._ids
+        self._step.token = token
         for rope in self._ropes:
             here = self._angles[1 + rope]
             here.cosines, here.sines, here.query_factors = angles[rope]
@@ -320,6 +331,7 @@ def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
         "router": router.matrix,
         "router_bias": router.addend,
         "choice_bias": router.bias,
+        "id_table": router.id_table,
         "expert_scales": router.scales,
     }
     if moe.narrow is not None:

@@ -62,6 +62,7 @@ class Step(Record):
     input_gates = Address(KIND_F32)  # of these, and behind as many what they are applied to
     block = Address(KIND_F32)  # of residual streams: what a block reads of them
     stream_shares = Address(KIND_F32)
+    token = Number()  # its id, if a layer looks at it
     sum = Function(SUM)  # of ranks; null: nothing is summed
     sum_argument = Address(I8)
 
@@ -110,6 +111,7 @@ class Layer(Record):
     router = Address(KIND_F32)
     router_bias = Address(KIND_F32)
     choice_bias = Address(KIND_F32)
+    id_table = Address(I32)  # the experts of each id, if a table says them
     queries = Address(I8)  # of latent attention, as are the next two
     key_up = Address(I8)
     value_up = Address(I8)

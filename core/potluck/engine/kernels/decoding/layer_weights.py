@@ -282,6 +282,12 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         normed = own if mixer.qk_norm == "head" else heads + mixer.kv_heads
         normed *= mixer.head_dim
     beside = None if moe is None else moe.beside
+    if moe is not None and routing is not None and routing.vocabulary is not None:
+        ids = moe.router.id_table
+        assert ids is not None
+        assert ids.dtype == torch.int32
+        assert ids.is_contiguous()
+        assert ids.shape == (routing.vocabulary, routing.per_token)
     has_bias = shape.norm_kind == "biased layer"
     for vector, numbers in (
         *((norm, hidden * (1 + has_bias)) for norm in layer.norms.present),
