@@ -11,9 +11,15 @@ from potluck.engine.generated.convolution import convolution_sizes
 from potluck.engine.generated.delta_net import delta_heads
 from potluck.engine.generated.latent import index_heads, latent_heads
 from potluck.engine.generated.mamba import mamba_heads
+from potluck.engine.generated.pool_latent import pool_heads
 from potluck.engine.kernels.attending.index_kernel import IndexHeads
 from potluck.engine.kernels.attending.latent_kernel import LatentHeads
-from potluck.engine.kernels.decoding.latent_weights import IndexWeights, LatentWeights
+from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
+from potluck.engine.kernels.decoding.latent_weights import (
+    IndexWeights,
+    LatentWeights,
+    PoolIndexWeights,
+)
 from potluck.engine.kernels.decoding.layer_inputs import InputWeights
 from potluck.engine.kernels.decoding.layer_shape import LayerShape
 from potluck.engine.kernels.decoding.layer_weights import (
@@ -46,6 +52,7 @@ from potluck.engine.layers.linear import FloatLinear, Linear, PackedLinear
 from potluck.engine.layers.mamba import Mamba
 from potluck.engine.layers.mlp import Mlp, MoE
 from potluck.engine.layers.parallel import ParallelMoE
+from potluck.engine.layers.pool_indexer import PoolIndexer
 from potluck.engine.layers.short_convolution import ShortConvolution
 from potluck.engine.layers.streams import StreamLayer
 from potluck.model.families.facts import Activation
@@ -278,8 +285,11 @@ def _latent(latent: LatentAttention, heads: LatentHeads, cache: torch.dtype) -> 
     key_up, value_up = _weight(latent.key_up), _weight(latent.value_up)
     queries = None if latent.queries is None else _weight(latent.queries)
     is_whole = latent.queries is None or queries is not None
-    index = None
-    if latent.indexer is not None:
+    index: IndexWeights | PoolIndexWeights | None = None
+    if isinstance(latent.indexer, PoolIndexer):
+        index = _pool_index(latent.indexer, pool_heads(latent.spec, cache))
+        is_whole = is_whole and index is not None and cache != torch.int8
+    elif latent.indexer is not None:
         index = _index(latent.indexer, index_heads(latent.spec, cache))
         is_whole = is_whole and index is not None
     if qkv is None or output is None or key_up is None or value_up is None or not is_whole:
@@ -314,6 +324,21 @@ def _index(indexer: Indexer, heads: IndexHeads | None) -> IndexWeights | None:
         head_weights=indexer.weights.weight,
         norm=indexer.norm.weight[0],
         norm_bias=indexer.norm.weight[1],
+    )
+
+
+def _pool_index(indexer: PoolIndexer, heads: PoolHeads) -> PoolIndexWeights | None:
+    queries, keys, gates = (_weight(one) for one in (indexer.queries, indexer.keys, indexer.gates))
+    if queries is None or keys is None or gates is None:
+        return None
+    return PoolIndexWeights(
+        heads=heads,
+        queries=queries,
+        keys=keys,
+        gates=gates,
+        head_weights=indexer.weights.weight,
+        norm=indexer.norm.weight,
+        gate_bias=indexer.bias,
     )
 
 

@@ -43,7 +43,9 @@ class GeneratedRun(Run):
         self.layers, self.kernels = slice(first, first + len(layers)), kernels
         shape, weights = layers[0][0], [weights for _, weights in layers]
         self._decoder = Decoder(kernels, weights, shape, chosen)
-        self._chosen, self._sees = chosen, None if shape.latent is None else shape.latent.sees
+        self._chosen, self._sees = chosen, None
+        if shape.latent is not None and shape.latent.pools is None:  # whose tokens no layer follows
+            self._sees = shape.latent.sees
         self._sums: GeneratedSum | None = None
         self._joined: object = None  # what they were made of
         self._placed: object = None  # the `place` of the cache whose addresses the decoder has

@@ -12,7 +12,14 @@ from potluck.engine.layers.block_index import BlockIndex, HeadIndex, IndexedAtte
 from potluck.engine.layers.indexer import Indexer
 from potluck.engine.layers.latent import LatentAttention
 from potluck.engine.layers.linear import FloatLinear
-from potluck.engine.layers.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm
+from potluck.engine.layers.norms import (
+    BiasedLayerNorm,
+    HeadNorm,
+    KernelNorm,
+    ProjectionNorm,
+    QkNorm,
+    RmsNorm,
+)
 from potluck.engine.layers.pool_indexer import PoolIndexer
 from potluck.engine.loading.expansion import make_ups
 from potluck.engine.loading.matrices import MatrixBuilder
@@ -102,7 +109,9 @@ class AttentionBuilder(MatrixBuilder):
         both = torch.empty((2, spec.head_dim), device=self._device)
         for name, part in zip((KEY_NORM, KEY_NORM_BIAS), both, strict=True):
             self._filling.tensor(prefix + name, part)
-        norm = BiasedLayerNorm(both, spec.norm_eps, self._ops.norm)
+        norm: RmsNorm = BiasedLayerNorm(both, spec.norm_eps, self._ops.norm)
+        if spec.has_pools and self.generated is not None:
+            norm = KernelNorm(both, spec.norm_eps, self.generated, "biased layer")
         queries, keys = self._linear(prefix, spec.queries), self._linear(prefix, spec.keys)
         ((name, shape),) = spec.weights.tensors()
         product = F.linear if self.run_kernels is None else self.run_kernels.multiply_plain

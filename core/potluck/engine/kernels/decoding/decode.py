@@ -16,6 +16,7 @@ from potluck.engine.kernels.attending.attention_fields import (
 )
 from potluck.engine.kernels.attending.attention_kernel import parts_floats
 from potluck.engine.kernels.attending.index_kernel import IndexHeads, score_numbers
+from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
 from potluck.engine.kernels.called.convolution import convolution_fields
 from potluck.engine.kernels.called.delta import delta_fields
 from potluck.engine.kernels.called.generated import NO_WINDOW, GeneratedKernels
@@ -208,7 +209,7 @@ class Decoder:
         self._parts, self._room = torch.empty(parts_floats(heads, length)), length
         self._step.parts = self._parts.data_ptr()
         latent = self._shape.latent
-        if latent is not None and latent.index is not None:
+        if latent is not None and latent.has_indexer:
             self._scores = torch.empty(score_numbers(length), dtype=torch.int32)
             self._step.scores = self._scores.data_ptr()
 
@@ -368,6 +369,8 @@ def _latent_memory(shape: LatentShape) -> dict[str, Tensor]:
     heads = shape.heads
     widest = max(heads.plain_dim, heads.rank)
     index = {} if shape.index is None else _index_memory(shape.index)
+    if shape.pools is not None:
+        index = _pool_memory(shape.pools.heads)
     return index | {
         "queries": torch.empty(shape.queries),
         "absorbed": torch.empty(heads.heads * heads.row),
@@ -382,6 +385,17 @@ def _index_memory(heads: IndexHeads) -> dict[str, Tensor]:
         "index_queries": torch.empty(heads.q_size),
         "index_key": torch.empty(heads.head_dim),
         "head_weights": torch.empty(heads.heads),
+    }
+
+
+def _pool_memory(heads: PoolHeads) -> dict[str, Tensor]:
+    """Likewise of one that chooses pools."""
+    scores = heads.scores
+    return {
+        "index_queries": torch.empty(scores.q_size),
+        "index_key": torch.empty(2 * scores.head_dim),
+        "head_weights": torch.empty(scores.heads),
+        "pools": torch.empty(scores.chosen + 1, dtype=torch.int64),
     }
 
 

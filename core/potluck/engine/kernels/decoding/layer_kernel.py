@@ -27,6 +27,8 @@ from potluck.engine.kernels.attending.index_kernel import (
     emit_index_keys,
 )
 from potluck.engine.kernels.attending.latent_kernel import emit_latent_rows
+from potluck.engine.kernels.attending.pool_rows_kernel import emit_pool_keys
+from potluck.engine.kernels.attending.pools_kernel import emit_choose_pools
 from potluck.engine.kernels.attending.rope_kernel import emit_rope_and_cache
 from potluck.engine.kernels.decoding.feed_forward_calls import FeedForwardCalls
 from potluck.engine.kernels.decoding.forms import FloatForm, Form, PackedForm
@@ -103,6 +105,14 @@ def _emit_mixer(
     if (latent := shape.latent) is None:
         return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
     rows, index = emit_latent_rows(module, f"{name}_rows", path, latent.heads), latent.index
+    if (pools := latent.pools) is not None:
+        return (
+            rows,
+            attend,
+            emit_pool_keys(module, f"{name}_pool_keys", path, pools.heads),
+            emit_choose_pools(module, f"{name}_choose_pools", path, pools.heads.scores, run),
+            emit_copy_rows(module, f"{name}_copy_rows", path, latent.heads.attention),
+        )
     if index is None and latent.follows is not None:
         return (
             rows,

@@ -55,6 +55,7 @@ class Step(Record):
     head_weights = Address(KIND_F32)
     scores = Address(I32)
     places = Address(I64)
+    pools = Address(I64)  # that an indexer has chosen
     rows = Address(I8)  # the cached rows that it has chosen
     rates = Address(KIND_F32)  # of a delta net
     few = Address(KIND_F32)  # what its gates, or the decays of its channels, are made of
@@ -118,6 +119,8 @@ class Layer(Record):
     index_queries = Address(I8)  # of an indexer, as are the next four
     index_keys = Address(I8)
     head_weights = Address(KIND_F32)
+    index_gates = Address(I8)  # of one of pools, as is the next
+    index_gate_bias = Address(KIND_F32)
     index_norm = Address(KIND_F32)
     index_norm_bias = Address(KIND_F32)
     experts = Address(Expert)  # then the shared one and the MLP beside them, if there are any

@@ -100,7 +100,7 @@ class LayerShape:
             assert self.has_norms_before
             assert not self.has_norms_after
             assert not self.is_side_by_side
-        assert self.latent is None or self.latent.index is None or self.has_norms_before
+        assert self.latent is None or not self.latent.has_indexer or self.has_norms_before
         assert self.narrow is None or (self.routing is not None and self.beside is None)
         if self.inputs is not None:
             assert self.carried >= self.hidden
@@ -108,8 +108,8 @@ class LayerShape:
             assert self.streams.hidden == self.hidden
             assert self.mixer is not None
             assert self.has_feed_forward
-            assert not (self.has_norms_after or self.carried or self.space or self.has_scale)
-            assert not (self.is_side_by_side or self.beside)
+            others = (self.has_norms_after, self.has_scale, self.is_side_by_side)
+            assert not any((*others, self.carried, self.space, self.beside))
             assert self.multiplier == 1.0
         assert self.beside is None or (self.routing is not None and self.has_norms_after)
 

@@ -112,7 +112,7 @@ class MixerCalls(LayerParts):
     def _latent(self, latent: LatentShape) -> None:
         rows, attend, *index = self.called.mix
         normed, width = self.step.normed, self.shape.hidden
-        if latent.index is not None:
+        if latent.has_indexer:
             norm = self.layer.before_attention
             normed = self.router.normed(self._hidden, width, norm, self.shape.epsilon)
         calls = LatentCalls(

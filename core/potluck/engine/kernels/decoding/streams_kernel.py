@@ -110,8 +110,7 @@ def _balanced(e: Emitter, between: Value, shape: StreamShape) -> Value:
     """Return S·S numbers, row by row, of which the sums over rows and over columns are nearly one."""
     count = shape.count
     in_rows, in_columns = (
-        [_spread(count, place, is_row=is_row) for place in range(count)]
-        for is_row in (False, True)
+        [_spread(count, place, is_row=is_row) for place in range(count)] for is_row in (False, True)
     )
 
     def each(value: Value, lanes: list[Operand]) -> list[Value]:
