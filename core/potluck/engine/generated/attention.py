@@ -8,6 +8,7 @@ from torch import Tensor
 
 from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.generated.latent import has_latent_sizes
+from potluck.engine.generated.pooled import has_pooled_kernels
 from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.attending.attention_fields import KINDS
 from potluck.engine.kernels.called.generated import GeneratedKernels
@@ -155,7 +156,7 @@ def has_kernels(spec: Mixer) -> bool:
         case LatentSpec():
             return has_latent_sizes(spec)
         case PooledSpec():
-            return False
+            return has_pooled_kernels(spec)
 
 
 def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:

@@ -6,15 +6,18 @@ from typing import NotRequired, TypeAlias, TypedDict
 import torch
 from torch import Tensor
 
+from potluck.engine.caches.pool_cache import pool_dtype
 from potluck.engine.generated.attention import has_kernels, kernel_heads
 from potluck.engine.generated.convolution import convolution_sizes
 from potluck.engine.generated.delta_net import delta_heads
 from potluck.engine.generated.latent import index_heads, latent_heads
 from potluck.engine.generated.mamba import mamba_heads
 from potluck.engine.generated.pool_latent import pool_heads
+from potluck.engine.generated.pooled import pooled_heads
 from potluck.engine.kernels.attending.index_kernel import IndexHeads
 from potluck.engine.kernels.attending.latent_kernel import LatentHeads
 from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
+from potluck.engine.kernels.attending.pooled_kernel import PooledHeads
 from potluck.engine.kernels.decoding.latent_weights import (
     IndexWeights,
     LatentWeights,
@@ -30,6 +33,7 @@ from potluck.engine.kernels.decoding.layer_weights import (
     Space,
     layer_shape,
 )
+from potluck.engine.kernels.decoding.pooled_weights import PooledWeights
 from potluck.engine.kernels.decoding.streams_kernel import StreamShape, has_stream_kernels
 from potluck.engine.kernels.products.tensors import (
     ConvolutionTensors,
@@ -53,6 +57,7 @@ from potluck.engine.layers.mamba import Mamba
 from potluck.engine.layers.mlp import Mlp, MoE
 from potluck.engine.layers.parallel import ParallelMoE
 from potluck.engine.layers.pool_indexer import PoolIndexer
+from potluck.engine.layers.pooled import PooledAttention
 from potluck.engine.layers.short_convolution import ShortConvolution
 from potluck.engine.layers.streams import StreamLayer
 from potluck.model.families.facts import Activation
@@ -79,6 +84,7 @@ class MixerWeights(TypedDict):
     gives_at: NotRequired[int]
     takes_at: NotRequired[int]
     latent: NotRequired[LatentWeights]
+    pooled: NotRequired[PooledWeights]
     delta_net: NotRequired[DeltaTensors]
     gates: NotRequired[Weight]
     decay_up: NotRequired[Tensor]
@@ -107,6 +113,9 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         case LatentAttention() as latent:
             whole = latent_heads(latent.spec, cache)
             mixer, heads = _latent(latent, whole, cache), whole.attention
+        case PooledAttention() as pooled:
+            own = pooled_heads(pooled.spec, pool_dtype(cache))
+            mixer, heads = _pooled(pooled, own), own.attention
         case DeltaNet() as delta_net:
             mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
         case ChannelDeltaNet() as channel_delta:
@@ -325,6 +334,38 @@ def _index(indexer: Indexer, heads: IndexHeads | None) -> IndexWeights | None:
         norm=indexer.norm.weight[0],
         norm_bias=indexer.norm.weight[1],
     )
+
+
+def _pooled(pooled: PooledAttention, heads: PooledHeads) -> MixerWeights | None:
+    first, output, queries = (_weight(one) for one in (pooled.input, pooled.up, pooled.queries))
+    groups = [one for one in map(_weight, pooled.group_output) if one is not None]
+    pooling = None if pooled.pooling is None else _weight(pooled.pooling)
+    of_index = None if pooled.index is None else _weight(pooled.index.queries)
+    are_whole = (
+        len(groups) == len(pooled.group_output),
+        (pooling is None) == (pooled.pooling is None),
+        (of_index is None) == (pooled.index is None),
+    )
+    if first is None or output is None or queries is None or not all(are_whole):
+        return None
+    return {
+        "qkv": first,
+        "output": output,
+        "rope": pooled.spec.rope,
+        "sinks": pooled.sinks,
+        "pooled": PooledWeights(
+            heads=heads,
+            query_norm=pooled.query_norm.weight,
+            queries=queries,
+            key_norm=pooled.key_norm.weight,
+            groups=groups,
+            pooling=pooling,
+            pool_norms=[one.norm.weight for one in pooled.poolers],
+            pool_biases=[one.bias for one in pooled.poolers],
+            index_queries=of_index,
+            head_weights=None if pooled.index is None else pooled.index.weights.weight,
+        ),
+    }
 
 
 def _pool_index(indexer: PoolIndexer, heads: PoolHeads) -> PoolIndexWeights | None:

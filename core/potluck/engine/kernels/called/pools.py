@@ -1,4 +1,4 @@
-"""What chooses pools for a token, called with tensors."""
+"""What chooses pools for a token, called with tensors, and where pools are in a cache."""
 
 from collections.abc import Mapping
 from ctypes import addressof
@@ -6,7 +6,9 @@ from ctypes import addressof
 import torch
 from torch import Tensor
 
+from potluck.engine.kernels.attending.attention_fields import KINDS
 from potluck.engine.kernels.attending.index_kernel import score_numbers
+from potluck.engine.kernels.attending.pooled_kernel import PooledHeads
 from potluck.engine.kernels.attending.pools_kernel import ChoosePools, PoolScores, emit_choose_pools
 from potluck.engine.kernels.called.generated import GeneratedKernels
 
@@ -56,3 +58,20 @@ class PoolChooser:
         kernels.wake()
         self._choose(addressof(arguments))
         return self._places[: min(count, shape.chosen)]
+
+
+def pooled_fields(shape: PooledHeads, tokens: Tensor, first: int, pools: Tensor) -> dict[str, int]:
+    """Check a cache; return where its rows are, by the names of a record's fields.
+
+    Args:
+        shape: of the layer.
+        tokens: (1, 1, tokens, numbers of a row).
+        first: the position of the first row.
+        pools: (1, 1, pools, numbers of a row).
+    """
+    for rows, numbers in ((tokens, shape.row), (pools, shape.unit)):
+        assert KINDS[rows.dtype] == shape.attention.cache_kind
+        assert rows.is_contiguous()
+        assert rows.shape[3] == numbers
+    start = tokens.data_ptr() - first * shape.row * shape.number_bytes
+    return {"keys": start, "pool_rows": pools.data_ptr()}

@@ -17,16 +17,19 @@ from potluck.engine.kernels.attending.attention_fields import (
 from potluck.engine.kernels.attending.attention_kernel import parts_floats
 from potluck.engine.kernels.attending.index_kernel import IndexHeads, score_numbers
 from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
+from potluck.engine.kernels.attending.pools_kernel import PoolScores
 from potluck.engine.kernels.called.convolution import convolution_fields
 from potluck.engine.kernels.called.delta import delta_fields
 from potluck.engine.kernels.called.generated import NO_WINDOW, GeneratedKernels
 from potluck.engine.kernels.called.mamba import mamba_fields
+from potluck.engine.kernels.called.pools import pooled_fields
 from potluck.engine.kernels.called.recurrent import cached_fields
 from potluck.engine.kernels.decoding import layer_records as records
 from potluck.engine.kernels.decoding.latent_layer import LatentShape
 from potluck.engine.kernels.decoding.layer_kernel import emit_decode
 from potluck.engine.kernels.decoding.layer_shape import LayerShape
 from potluck.engine.kernels.decoding.layer_weights import LayerWeights, Moe, check_layer
+from potluck.engine.kernels.decoding.pooled_calls import PooledShape
 from potluck.engine.kernels.layout import GROUP, input_bytes
 from potluck.engine.kernels.products.tensors import Angles
 from potluck.model.families.facts import gate_up_rows
@@ -87,6 +90,7 @@ class Decoder:
         self._attended = torch.empty(max(shape.attended, space_size))
         self._parts, self._room = torch.empty(0), 0
         self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
+        self._rows = torch.empty(0, dtype=torch.uint8)  # that attention to pools sees
         self._memory = _memory(shape)
         if shape.latent is not None and shape.latent.sees is not None:
             chosen = chosen or ChosenMemory.of([shape.latent])
@@ -118,6 +122,7 @@ class Decoder:
         states: Sequence[Tensor | None] | None = None,
         inputs: Tensor | None = None,
         token: int = 0,
+        pool: Angles | None = None,
     ) -> None:
         """Run one token through the layers.
 
@@ -132,20 +137,21 @@ class Decoder:
             states: likewise.
             inputs: the token's row of the table of layers' embeddings, f32, if layers have some.
             token: its id, if layers look at it.
+            pool: the angles of the first token of the pool that ends with the token, f32; None: none does.
         """
         assert inputs is None or (inputs.is_contiguous() and inputs.dtype == torch.float32)
         assert hidden.dtype == torch.float32
         assert hidden.is_contiguous()
         assert hidden.numel() == self._shape.width
         self.place(caches, firsts, shared, states)
-        mixer = self._shape.mixer
-        width = mixer.rotary_dim if isinstance(mixer, Heads) else 0
+        width = self._shape.rotary_dim
         addresses = [
             each.addresses(width) if rope in self._ropes else (0, 0, 0)
             for rope, each in enumerate(angles)
         ]
         row = 0 if inputs is None else inputs.data_ptr()
-        self.step(hidden.data_ptr(), position, addresses, row, token)
+        early = (0, 0) if pool is None else pool.addresses(width)[:2]
+        self.step(hidden.data_ptr(), position, addresses, row, token, early)
 
     def step(
         self,
@@ -154,14 +160,16 @@ class Decoder:
         angles: Sequence[tuple[int, int, int]],
         inputs: int = 0,
         token: int = 0,
+        pool: tuple[int, int] = (0, 0),
     ) -> None:
         """Run one token through the layers, with the caches that were placed last.
 
-        What `__call__` does, but given addresses: of hidden states, of angles, and of `inputs`.
+        What `__call__` does, but given addresses: of hidden states, of angles, of `inputs`, and of those of `pool`.
         """
         assert position < self._capacity, "no room in the cache"
         assert 0 <= token < self._ids
         self._step.token = token
+        self._step.pool_cosines, self._step.pool_sines = pool
         for rope in self._ropes:
             here = self._angles[1 + rope]
             here.cosines, here.sines, here.query_factors = angles[rope]
@@ -188,7 +196,7 @@ class Decoder:
             caches: of each layer.
             firsts: the position whose keys and values are in the first row of each. None: 0 in all.
             shared: of each the rows before, if they are needed, as `GeneratedKernels.attend` takes them.
-            states: of each that of a state space beside attention.
+            states: of each that of a state space beside attention, or the rows of pools.
         """
         firsts = [0] * len(caches) if firsts is None else firsts
         shared = [None] * len(caches) if shared is None else shared
@@ -206,8 +214,16 @@ class Decoder:
 
     def _make_room(self, heads: Heads, length: int) -> None:
         """Make memory for attention to so many cached tokens."""
-        self._parts, self._room = torch.empty(parts_floats(heads, length)), length
+        pooled = self._shape.pooled
+        rows = length if pooled is None else pooled.heads.seen(length)
+        self._parts, self._room = torch.empty(parts_floats(heads, rows)), length
         self._step.parts = self._parts.data_ptr()
+        if pooled is not None:
+            self._rows = torch.empty(rows * heads.row_bytes, dtype=torch.uint8)
+            self._step.rows = self._rows.data_ptr()
+            if pooled.heads.index is not None:
+                self._scores = torch.empty(score_numbers(length), dtype=torch.int32)
+                self._step.scores = self._scores.data_ptr()
         latent = self._shape.latent
         if latent is not None and latent.has_indexer:
             self._scores = torch.empty(score_numbers(length), dtype=torch.int32)
@@ -246,8 +262,8 @@ class Decoder:
             "after_mlp": layer.norms.after_mlp,
             **_expert_tensors(layer.moe),
         }
-        if (latent := layer.latent) is not None:
-            tensors |= latent.tensors
+        for one in (layer.latent, layer.pooled):
+            tensors |= {} if one is None else one.tensors
         if layer.inputs is not None:
             tensors |= layer.inputs.tensors
         for block, mix in zip(("mixer", "mlp"), layer.streams or (), strict=False):
@@ -288,7 +304,10 @@ class Decoder:
         own, mixer = self._own[index], self._shape.mixer
         if mixer is None:
             return
-        if not isinstance(mixer, Heads):
+        if self._shape.pooled is not None:
+            assert state is not None
+            fields = pooled_fields(self._shape.pooled.heads, cache, first, state)
+        elif not isinstance(mixer, Heads):
             fields = cached_fields(mixer, cache)
         else:
             fields = cache_fields(mixer, cache, first) | shared_fields(mixer, shared)
@@ -309,6 +328,8 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
         made["few"] = torch.empty(max(mixer.key_size, mixer.value_size))
     if shape.latent is not None:
         made |= _latent_memory(shape.latent)
+    if shape.pooled is not None:
+        made |= _pooled_memory(shape.pooled)
     if shape.routing is not None:
         made |= _routing(shape, shape.routing.rows)
     if shape.inputs is not None:
@@ -388,15 +409,31 @@ def _index_memory(heads: IndexHeads) -> dict[str, Tensor]:
     }
 
 
-def _pool_memory(heads: PoolHeads) -> dict[str, Tensor]:
-    """Likewise of one that chooses pools."""
-    scores = heads.scores
+def _pooled_memory(shape: PooledShape) -> dict[str, Tensor]:
+    """Make the memory that only attention to pools needs, by the name of its field in a step."""
+    heads, index, queries = shape.heads, shape.heads.index, shape.queries
+    made = {
+        "queries": torch.empty(queries),
+        "mixed": torch.empty(queries),
+        "head_inputs": _empty_input(queries + shape.groups * GROUP),
+        "pooling": torch.empty(heads.pooling),
+        "pooled": torch.empty(max((one.size for one in heads.makers), default=0)),
+    }
+    return made if index is None else made | _choice_memory(index)
+
+
+def _choice_memory(scores: PoolScores) -> dict[str, Tensor]:
+    """Make the memory that only choosing pools needs, by the name of its field in a step."""
     return {
         "index_queries": torch.empty(scores.q_size),
-        "index_key": torch.empty(2 * scores.head_dim),
         "head_weights": torch.empty(scores.heads),
         "pools": torch.empty(scores.chosen + 1, dtype=torch.int64),
     }
+
+
+def _pool_memory(heads: PoolHeads) -> dict[str, Tensor]:
+    """Likewise of one that chooses pools."""
+    return {"index_key": torch.empty(2 * heads.scores.head_dim), **_choice_memory(heads.scores)}
 
 
 def _empty_input(width: int) -> Tensor:

@@ -28,6 +28,7 @@ from potluck.engine.kernels.attending.index_kernel import (
 )
 from potluck.engine.kernels.attending.latent_kernel import emit_latent_rows
 from potluck.engine.kernels.attending.pool_rows_kernel import emit_pool_keys
+from potluck.engine.kernels.attending.pooled_kernel import emit_pooled_rows, emit_seen_rows
 from potluck.engine.kernels.attending.pools_kernel import emit_choose_pools
 from potluck.engine.kernels.attending.rope_kernel import emit_rope_and_cache
 from potluck.engine.kernels.decoding.feed_forward_calls import FeedForwardCalls
@@ -102,6 +103,15 @@ def _emit_mixer(
     if (space := shape.space) is not None:
         rope = emit_rope_and_cache(module, f"{name}_rope", path, mixer)
         return rope, attend, *emit_mamba(module, f"{name}_mamba", path, space.heads)
+    if (pooled := shape.pooled) is not None:
+        heads, index = pooled.heads, pooled.heads.index
+        choose = (
+            ()
+            if index is None
+            else (emit_choose_pools(module, f"{name}_choose_pools", path, index, run),)
+        )
+        rows = emit_pooled_rows(module, f"{name}_rows", path, heads)
+        return rows, attend, emit_seen_rows(module, f"{name}_seen", path, heads), *choose
     if (latent := shape.latent) is None:
         return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
     rows, index = emit_latent_rows(module, f"{name}_rows", path, latent.heads), latent.index

@@ -56,6 +56,12 @@ class Step(Record):
     scores = Address(I32)
     places = Address(I64)
     pools = Address(I64)  # that an indexer has chosen
+    pooling = Address(
+        KIND_F32
+    )  # of attention to pools: what pools are made of, as are the next three
+    pooled = Address(KIND_F32)
+    pool_cosines = Address(KIND_F32)  # of the first token of the pool that ends with this one
+    pool_sines = Address(KIND_F32)
     rows = Address(I8)  # the cached rows that it has chosen
     rates = Address(KIND_F32)  # of a delta net
     few = Address(KIND_F32)  # what its gates, or the decays of its channels, are made of
@@ -116,6 +122,12 @@ class Layer(Record):
     queries = Address(I8)  # of latent attention, as are the next two
     key_up = Address(I8)
     value_up = Address(I8)
+    pooling = Address(I8)  # of attention to pools, as are the next five
+    group_output = Address(I8)
+    pool_norm = Address(KIND_F32)
+    pool_bias = Address(KIND_F32)
+    index_bias = Address(KIND_F32)
+    pool_rows = Address(I8)
     index_queries = Address(I8)  # of an indexer, as are the next four
     index_keys = Address(I8)
     head_weights = Address(KIND_F32)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.decoding.latent_layer import LatentShape
 from potluck.engine.kernels.decoding.layer_inputs import InputShape
+from potluck.engine.kernels.decoding.pooled_calls import PooledShape
 from potluck.engine.kernels.decoding.streams_kernel import StreamShape
 from potluck.engine.kernels.writing.ir_types import KIND_BF16, KIND_F16, KIND_F32
 from potluck.model import formats
@@ -72,6 +73,7 @@ class LayerShape:
     space: SpaceShape | None = None  # a state space beside attention
     routing: Routing | None = None  # None: there is one MLP
     latent: LatentShape | None = None  # None: attention is not latent
+    pooled: PooledShape | None = None  # of attention to pools
     gates_format: WeightFormat | None = None  # of what makes a delta net's gates of few numbers
     shared: MlpShape | None = None  # of the expert that all tokens go through
     beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
@@ -101,6 +103,10 @@ class LayerShape:
             assert not self.has_norms_after
             assert not self.is_side_by_side
         assert self.latent is None or not self.latent.has_indexer or self.has_norms_before
+        if self.pooled is not None:
+            assert isinstance(self.mixer, Heads)
+            assert self.latent is None
+            assert self.has_norms_before
         assert self.narrow is None or (self.routing is not None and self.beside is None)
         if self.inputs is not None:
             assert self.carried >= self.hidden
@@ -169,6 +175,13 @@ class LayerShape:
         return self.mixer
 
     @property
+    def rotary_dim(self) -> int:
+        """Numbers of a head that rope turns."""
+        if self.pooled is not None:
+            return self.pooled.heads.rotary_dim
+        return self.mixer.rotary_dim if isinstance(self.mixer, Heads) else 0
+
+    @property
     def qkv_rows(self) -> int:
         if self.mixer is None:
             return 0
@@ -176,6 +189,8 @@ class LayerShape:
             return self.mixer.channels + self.mixer.value_size
         if not isinstance(self.mixer, Heads):
             return self.mixer.rows
+        if self.pooled is not None:
+            return self.pooled.rows
         return self.mixer.row_numbers if self.latent is None else self.latent.rows
 
     @property
@@ -191,5 +206,7 @@ class LayerShape:
             return 0
         if not isinstance(self.mixer, Heads):
             return self.mixer.values_size
+        if self.pooled is not None:
+            return self.pooled.latents
         head = self.mixer.value_dim if self.latent is None else self.latent.heads.value_dim
         return self.mixer.heads * head

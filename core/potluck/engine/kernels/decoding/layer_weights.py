@@ -16,6 +16,7 @@ from potluck.engine.kernels.decoding.layer_shape import (
     NarrowShape,
     SpaceShape,
 )
+from potluck.engine.kernels.decoding.pooled_weights import PooledWeights
 from potluck.engine.kernels.decoding.streams_kernel import StreamShape, check_mix
 from potluck.engine.kernels.products.tensors import (
     ConvolutionTensors,
@@ -104,6 +105,7 @@ class LayerWeights:
     learned: Tensor | None = None  # (2,): the numbers of an activation that has some
     moe: Moe | None = None
     latent: LatentWeights | None = None
+    pooled: PooledWeights | None = None
     delta_net: DeltaTensors | None = None
     gates: Weight | None = None  # of a delta net: makes its gates of few numbers
     decay_up: Tensor | None = None  # likewise, the decays of its channels
@@ -192,6 +194,7 @@ def layer_shape(
         space=weights.space and weights.space.shape,
         routing=None if weights.moe is None else weights.moe.router.routing,
         latent=None if weights.latent is None else weights.latent.shape,
+        pooled=None if weights.pooled is None else weights.pooled.shape,
         gates_format=None if weights.gates is None else weights.gates.format,
         shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
         beside=_beside_shape(weights.moe),
@@ -248,6 +251,9 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
     if (latent := layer.latent) is not None:
         latent.check()
+    if layer.pooled is not None:
+        layer.pooled.check(hidden)
+    assert shape.pooled == (layer.pooled and layer.pooled.shape)
     if (space := layer.space) is not None:
         assert (space.input.rows, space.input.width) == (space.heads.rows, hidden)
         assert (space.output.rows, space.output.width) == (hidden, space.heads.values_size)

@@ -9,6 +9,7 @@ from potluck.engine.kernels.decoding.forms import Form
 from potluck.engine.kernels.decoding.latent_layer import LatentCalls, LatentShape
 from potluck.engine.kernels.decoding.layer_parts import LayerParts
 from potluck.engine.kernels.decoding.layer_shape import MixerShape, SpaceShape
+from potluck.engine.kernels.decoding.pooled_calls import PooledCalls, PooledShape
 from potluck.engine.kernels.states.convolution_kernel import call_short_convolution
 from potluck.engine.kernels.states.delta_kernel import call_delta_net
 from potluck.engine.kernels.states.mamba_kernel import call_mamba
@@ -35,6 +36,8 @@ class MixerCalls(LayerParts):
                 self._mamba(mixer)
             elif isinstance(mixer, ConvolutionSizes):
                 self._convolution(mixer)
+            elif shape.pooled is not None:
+                self._pooled(shape.pooled)
             elif shape.latent is None:
                 self._attention(mixer)
             else:
@@ -126,6 +129,24 @@ class MixerCalls(LayerParts):
             step=self.step,
             layer=self.layer,
             normed=(normed, width),
+        )
+        calls.emit()
+
+    def _pooled(self, pooled: PooledShape) -> None:
+        rows, attend, copy, *choose = self.called.mix
+        norm, width = self.layer.before_attention, self.shape.hidden
+        calls = PooledCalls(
+            e=self.e,
+            shape=pooled,
+            forms=self.forms,
+            router=self.router,
+            rows=rows,
+            attend=attend,
+            copy=copy,
+            choose=choose[0] if choose else None,
+            step=self.step,
+            layer=self.layer,
+            normed=(self.router.normed(self._hidden, width, norm, self.shape.epsilon), width),
         )
         calls.emit()
 
