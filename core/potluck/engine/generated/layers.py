@@ -8,6 +8,7 @@ from torch import Tensor
 
 from potluck.engine.caches.pool_cache import pool_dtype
 from potluck.engine.generated.attention import has_kernels, kernel_heads
+from potluck.engine.generated.block_index import block_heads, has_block_kernels
 from potluck.engine.generated.convolution import convolution_sizes
 from potluck.engine.generated.delta_net import delta_heads
 from potluck.engine.generated.latent import index_heads, latent_heads
@@ -18,6 +19,7 @@ from potluck.engine.kernels.attending.index_kernel import IndexHeads
 from potluck.engine.kernels.attending.latent_kernel import LatentHeads
 from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
 from potluck.engine.kernels.attending.pooled_kernel import PooledHeads
+from potluck.engine.kernels.decoding.block_calls import BlockWeights
 from potluck.engine.kernels.decoding.latent_weights import (
     IndexWeights,
     LatentWeights,
@@ -46,6 +48,7 @@ from potluck.engine.kernels.products.tensors import (
 from potluck.engine.layers.attention import Attention
 from potluck.engine.layers.balanced_streams import BalancedMix
 from potluck.engine.layers.beside import Beside
+from potluck.engine.layers.block_index import WithIndex
 from potluck.engine.layers.blocks import DecoderLayer
 from potluck.engine.layers.carried import CarriedLayer, LayerInputs
 from potluck.engine.layers.channel_delta import ChannelDeltaNet
@@ -85,6 +88,7 @@ class MixerWeights(TypedDict):
     takes_at: NotRequired[int]
     latent: NotRequired[LatentWeights]
     pooled: NotRequired[PooledWeights]
+    blocks: NotRequired[BlockWeights]
     delta_net: NotRequired[DeltaTensors]
     gates: NotRequired[Weight]
     decay_up: NotRequired[Tensor]
@@ -110,6 +114,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
             if mixer is not None and spec.carried is not None:
                 mixer |= _carried(attention.spec, spec.carried)
                 heads = replace(heads, takes=attention.spec.takes is not None)
+            if mixer is not None and isinstance(attention, WithIndex):
+                mixer = _with_blocks(mixer, attention, cache)
         case LatentAttention() as latent:
             whole = latent_heads(latent.spec, cache)
             mixer, heads = _latent(latent, whole, cache), whole.attention
@@ -157,12 +163,11 @@ def _shared_activation(feed_forward: FeedForward | None) -> Activation | None:
 
 def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
-    index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
-    if (
-        (spec.mixer is not None and not has_kernels(spec.mixer))
-        or not _has_stream_kernels(spec)
-        or index is not None
-    ):
+    if spec.mixer is not None and not has_kernels(spec.mixer):
+        return False
+    if isinstance(spec.mixer, AttentionSpec) and not has_block_kernels(spec.mixer):
+        return False
+    if not _has_stream_kernels(spec):
         return False
     norms, feed_forward = spec.norms, spec.feed_forward
     is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside
@@ -219,6 +224,22 @@ def _attention(attention: Attention) -> MixerWeights | None:
         "sinks": attention.sinks,
         "rope": attention.spec.rope,
     }
+
+
+def _with_blocks(
+    mixer: MixerWeights, attention: WithIndex, cache: torch.dtype
+) -> MixerWeights | None:
+    """The same with an indexer."""
+    index, first = attention.index, _weight(attention.index.input)
+    if first is None:
+        return None
+    weights = BlockWeights(
+        heads=block_heads(attention.spec, cache),
+        input=first,
+        query_norm=index.query_norm.weight,
+        key_norm=index.key_norm.weight,
+    )
+    return {**mixer, "blocks": weights}
 
 
 def _carried(spec: AttentionSpec, carried: Carried) -> MixerWeights:

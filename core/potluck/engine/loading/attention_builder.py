@@ -45,15 +45,17 @@ class AttentionBuilder(MatrixBuilder):
                 GeneratedTakingAttention,
                 has_kernels,
             )
+            from potluck.engine.generated.block_index import (
+                GeneratedIndexedAttention,
+                has_index_kernels,
+            )
 
-            if spec.index is not None:
-                from potluck.engine.generated.block_index import GeneratedIndexedAttention
-
+            if has_index_kernels(spec):
                 return GeneratedIndexedAttention(
                     spec, qkv, qk_norm, output, sinks, index=self._block_index(prefix, spec),
                     kernels=self.generated, cache=self._cache_dtype,
                 )  # fmt: skip
-            if has_kernels(spec):
+            if spec.index is None and has_kernels(spec):
                 kind = GeneratedAttention if spec.takes is None else GeneratedTakingAttention
                 return kind(
                     spec, qkv, qk_norm, output, sinks,

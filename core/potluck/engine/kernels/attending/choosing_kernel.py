@@ -45,13 +45,21 @@ class ScoringHeads:
 
 
 def load_columns(
-    e: Emitter, places: Sequence[Pointer], kind: int, size: int, columns: Pointer
+    e: Emitter,
+    places: Sequence[Pointer],
+    kind: int,
+    size: int,
+    columns: Pointer,
+    scale_at: int | None = None,
 ) -> None:
     """Write 16 keys of `size` numbers as columns, f32: number by number, with the keys side by side.
 
-    Integers have their scale behind them.
+    Integers have their scale behind them, or behind `scale_at` numbers.
     """
-    scales = [None if kind != KIND_INT8 else place.skip(size).of(KIND_F32)[0] for place in places]
+    scales = [
+        None if kind != KIND_INT8 else place.skip(scale_at or size).of(KIND_F32)[0]
+        for place in places
+    ]
     for span in e.spans(size, LANES):
         numbers = [
             place[span] if scale is None else place[span] * e.splat(scale, LANES)

@@ -15,6 +15,7 @@ from potluck.engine.kernels.attending.attention_fields import (
     shared_fields,
 )
 from potluck.engine.kernels.attending.attention_kernel import parts_floats
+from potluck.engine.kernels.attending.blocks_kernel import BlockHeads, score_room
 from potluck.engine.kernels.attending.index_kernel import IndexHeads, score_numbers
 from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
 from potluck.engine.kernels.attending.pools_kernel import PoolScores
@@ -90,6 +91,7 @@ class Decoder:
         self._attended = torch.empty(max(shape.attended, space_size))
         self._parts, self._room = torch.empty(0), 0
         self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
+        self._token_scores = torch.empty(0)  # likewise
         self._rows = torch.empty(0, dtype=torch.uint8)  # that attention to pools sees
         self._memory = _memory(shape)
         if shape.latent is not None and shape.latent.sees is not None:
@@ -224,6 +226,12 @@ class Decoder:
             if pooled.heads.index is not None:
                 self._scores = torch.empty(score_numbers(length), dtype=torch.int32)
                 self._step.scores = self._scores.data_ptr()
+        if self._shape.blocks is not None:
+            of_tokens, of_blocks = score_room(self._shape.blocks.heads, length)
+            self._token_scores = torch.empty(of_tokens)
+            self._scores = torch.empty(of_blocks, dtype=torch.int32)
+            self._step.token_scores = self._token_scores.data_ptr()
+            self._step.scores = self._scores.data_ptr()
         latent = self._shape.latent
         if latent is not None and latent.has_indexer:
             self._scores = torch.empty(score_numbers(length), dtype=torch.int32)
@@ -262,7 +270,7 @@ class Decoder:
             "after_mlp": layer.norms.after_mlp,
             **_expert_tensors(layer.moe),
         }
-        for one in (layer.latent, layer.pooled):
+        for one in (layer.latent, layer.pooled, layer.blocks):
             tensors |= {} if one is None else one.tensors
         if layer.inputs is not None:
             tensors |= layer.inputs.tensors
@@ -330,6 +338,8 @@ def _memory(shape: LayerShape) -> dict[str, Tensor]:
         made |= _latent_memory(shape.latent)
     if shape.pooled is not None:
         made |= _pooled_memory(shape.pooled)
+    if shape.blocks is not None:
+        made |= _block_memory(shape.blocks.heads)
     if shape.routing is not None:
         made |= _routing(shape, shape.routing.rows)
     if shape.inputs is not None:
@@ -428,6 +438,15 @@ def _choice_memory(scores: PoolScores) -> dict[str, Tensor]:
         "index_queries": torch.empty(scores.q_size),
         "head_weights": torch.empty(scores.heads),
         "pools": torch.empty(scores.chosen + 1, dtype=torch.int64),
+    }
+
+
+def _block_memory(heads: BlockHeads) -> dict[str, Tensor]:
+    """Make the memory that only an indexer of blocks needs, by the name of its field in a step."""
+    return {
+        "index_queries": torch.empty(heads.q_size + heads.head_dim),
+        "places": torch.empty(heads.heads * heads.chosen + 1, dtype=torch.int64),
+        "rows": torch.empty(heads.row_bytes, dtype=torch.uint8),
     }
 
 

@@ -21,6 +21,7 @@ from llvmlite import ir
 
 from potluck.engine.kernels.attending.attention import LANES
 from potluck.engine.kernels.attending.attention_kernel import emit_attend
+from potluck.engine.kernels.attending.blocks_kernel import emit_block_keys, emit_choose_blocks
 from potluck.engine.kernels.attending.index_kernel import (
     emit_choose_tokens,
     emit_copy_rows,
@@ -112,6 +113,13 @@ def _emit_mixer(
         )
         rows = emit_pooled_rows(module, f"{name}_rows", path, heads)
         return rows, attend, emit_seen_rows(module, f"{name}_seen", path, heads), *choose
+    if (blocks := shape.blocks) is not None:
+        return (
+            emit_rope_and_cache(module, f"{name}_rope", path, mixer),
+            attend,
+            emit_block_keys(module, f"{name}_block_keys", path, blocks.heads),
+            emit_choose_blocks(module, f"{name}_choose_blocks", path, blocks.heads, run),
+        )
     if (latent := shape.latent) is None:
         return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
     rows, index = emit_latent_rows(module, f"{name}_rows", path, latent.heads), latent.index

@@ -54,6 +54,7 @@ class Step(Record):
     index_key = Address(KIND_F32)
     head_weights = Address(KIND_F32)
     scores = Address(I32)
+    token_scores = Address(KIND_F32)  # of one of blocks, before those of blocks are made of them
     places = Address(I64)
     pools = Address(I64)  # that an indexer has chosen
     pooling = Address(
@@ -133,6 +134,7 @@ class Layer(Record):
     head_weights = Address(KIND_F32)
     index_gates = Address(I8)  # of one of pools, as is the next
     index_gate_bias = Address(KIND_F32)
+    index_query_norm = Address(KIND_F32)  # of one of blocks
     index_norm = Address(KIND_F32)
     index_norm_bias = Address(KIND_F32)
     experts = Address(Expert)  # then the shared one and the MLP beside them, if there are any

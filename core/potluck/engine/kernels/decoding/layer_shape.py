@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.decoding.block_calls import BlockShape
 from potluck.engine.kernels.decoding.latent_layer import LatentShape
 from potluck.engine.kernels.decoding.layer_inputs import InputShape
 from potluck.engine.kernels.decoding.pooled_calls import PooledShape
@@ -74,6 +75,7 @@ class LayerShape:
     routing: Routing | None = None  # None: there is one MLP
     latent: LatentShape | None = None  # None: attention is not latent
     pooled: PooledShape | None = None  # of attention to pools
+    blocks: BlockShape | None = None  # of an indexer that chooses blocks
     gates_format: WeightFormat | None = None  # of what makes a delta net's gates of few numbers
     shared: MlpShape | None = None  # of the expert that all tokens go through
     beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
@@ -103,6 +105,11 @@ class LayerShape:
             assert not self.has_norms_after
             assert not self.is_side_by_side
         assert self.latent is None or not self.latent.has_indexer or self.has_norms_before
+        if self.blocks is not None:
+            assert self.blocks.heads.attention == self.mixer
+            assert self.latent is None
+            assert self.has_norms_before
+            assert not self.is_side_by_side
         if self.pooled is not None:
             assert isinstance(self.mixer, Heads)
             assert self.latent is None

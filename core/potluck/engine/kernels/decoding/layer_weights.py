@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.decoding.block_calls import BlockWeights
 from potluck.engine.kernels.decoding.latent_weights import LatentWeights
 from potluck.engine.kernels.decoding.layer_inputs import InputWeights
 from potluck.engine.kernels.decoding.layer_shape import (
@@ -106,6 +107,7 @@ class LayerWeights:
     moe: Moe | None = None
     latent: LatentWeights | None = None
     pooled: PooledWeights | None = None
+    blocks: BlockWeights | None = None
     delta_net: DeltaTensors | None = None
     gates: Weight | None = None  # of a delta net: makes its gates of few numbers
     decay_up: Tensor | None = None  # likewise, the decays of its channels
@@ -195,6 +197,7 @@ def layer_shape(
         routing=None if weights.moe is None else weights.moe.router.routing,
         latent=None if weights.latent is None else weights.latent.shape,
         pooled=None if weights.pooled is None else weights.pooled.shape,
+        blocks=None if weights.blocks is None else weights.blocks.shape,
         gates_format=None if weights.gates is None else weights.gates.format,
         shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
         beside=_beside_shape(weights.moe),
@@ -253,6 +256,9 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         latent.check()
     if layer.pooled is not None:
         layer.pooled.check(hidden)
+    if layer.blocks is not None:
+        layer.blocks.check(hidden)
+    assert shape.blocks == (layer.blocks and layer.blocks.shape)
     assert shape.pooled == (layer.pooled and layer.pooled.shape)
     if (space := layer.space) is not None:
         assert (space.input.rows, space.input.width) == (space.heads.rows, hidden)
