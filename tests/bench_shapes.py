@@ -47,7 +47,9 @@ _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 
 
 def make_stage(options: argparse.Namespace, shape: str, depth: int) -> Stage:
-    named = {name: options.experts for name in _EXPERTS if name in SHAPES[shape] and options.experts}
+    named = {
+        name: options.experts for name in _EXPERTS if name in SHAPES[shape] and options.experts
+    }
     config = ModelConfig.from_dict({**SHAPES[shape], **named})
     layers = range(min(options.layers or LAYERS.get(shape, 4), config.num_layers))
     weights = random_weights(

@@ -76,11 +76,11 @@ def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.
     form = PackedForm(
         name=name, memory=given.records, threads=threads, weight_format=shape.weight_format
     )
-    norm, hidden = (shape.epsilon, shape.norm_kind), given.hidden
+    hidden = given.hidden
     if shape.streams is not None:
         _read_streams(name, threads, given, shape.streams, shares)
         hidden = given.block
-    inputs = form.normed(hidden, shape.hidden, given.norm, *norm)
+    inputs = form.normed(hidden, shape.hidden, given.norm, shape.epsilon, shape.norm_kind)
     form.multiply(given.matrix, inputs, given.logits, given.addend, shape.rows, shape.hidden)
     return e.end(_emit_best(e, given.logits, shape.rows))
 

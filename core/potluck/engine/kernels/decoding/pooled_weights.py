@@ -69,7 +69,10 @@ class PooledWeights:
             matrices.append((self.pooling, heads.pooling, hidden))
         assert (self.pooling is None) == (not heads.makers)
         assert (self.index_queries is None) == (self.head_weights is None) == (index is None)
-        vectors = [(self.query_norm, (rank,)), (self.key_norm, (size,))]
+        vectors: list[tuple[Tensor, tuple[int, ...]]] = [
+            (self.query_norm, (rank,)),
+            (self.key_norm, (size,)),
+        ]
         if index is not None and self.index_queries is not None and self.head_weights is not None:
             matrices.append((self.index_queries, index.q_size, rank))
             vectors.append((self.head_weights, (index.heads, hidden)))
