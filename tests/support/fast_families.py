@@ -64,6 +64,7 @@ SPECIFIED = (
     "trinity",
     "flint",
     "a.x k1",
+    "lfm 3",
 )
 
 
