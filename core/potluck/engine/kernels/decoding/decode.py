@@ -14,11 +14,6 @@ from potluck.engine.kernels.attending.attention_fields import (
     norm_parts,
     shared_fields,
 )
-from potluck.engine.kernels.attending.attention_kernel import parts_floats
-from potluck.engine.kernels.attending.blocks_kernel import BlockHeads, score_room
-from potluck.engine.kernels.attending.index_kernel import IndexHeads, score_numbers
-from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
-from potluck.engine.kernels.attending.pools_kernel import PoolScores
 from potluck.engine.kernels.called.convolution import convolution_fields
 from potluck.engine.kernels.called.delta import delta_fields
 from potluck.engine.kernels.called.generated import NO_WINDOW, GeneratedKernels
@@ -26,12 +21,11 @@ from potluck.engine.kernels.called.mamba import mamba_fields
 from potluck.engine.kernels.called.pools import pooled_fields
 from potluck.engine.kernels.called.recurrent import cached_fields
 from potluck.engine.kernels.decoding import layer_records as records
+from potluck.engine.kernels.decoding.decode_memory import empty_input, room_memory, step_memory
 from potluck.engine.kernels.decoding.latent_layer import LatentShape
 from potluck.engine.kernels.decoding.layer_kernel import emit_decode
 from potluck.engine.kernels.decoding.layer_shape import LayerShape
 from potluck.engine.kernels.decoding.layer_weights import LayerWeights, Moe, check_layer
-from potluck.engine.kernels.decoding.pooled_calls import PooledShape
-from potluck.engine.kernels.layout import GROUP, input_bytes
 from potluck.engine.kernels.products.tensors import Angles
 from potluck.model.families.facts import gate_up_rows
 from potluck.model.mixing.delta_net import DeltaHeads
@@ -84,16 +78,13 @@ class Decoder:
         widest = max(
             shape.hidden, shape.attended, space_size, shape.widest, shape.expert_width, few
         )
-        self._records = _empty_input(widest)
+        self._records = empty_input(widest)
         mlp_rows = gate_up_rows(shape.activation, shape.widest)
         space_rows = 0 if shape.space is None else shape.space.heads.rows
         self._wide = torch.empty(max(shape.mixed_rows, space_rows, mlp_rows, shape.hidden))
         self._attended = torch.empty(max(shape.attended, space_size))
-        self._parts, self._room = torch.empty(0), 0
-        self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
-        self._token_scores = torch.empty(0)  # likewise
-        self._rows = torch.empty(0, dtype=torch.uint8)  # that attention to pools sees
-        self._memory = _memory(shape)
+        self._growing, self._room = dict[str, Tensor](), 0
+        self._memory = step_memory(shape)
         if shape.latent is not None and shape.latent.sees is not None:
             chosen = chosen or ChosenMemory.of([shape.latent])
             assert chosen is not None
@@ -216,26 +207,9 @@ class Decoder:
 
     def _make_room(self, heads: Heads, length: int) -> None:
         """Make memory for attention to so many cached tokens."""
-        pooled = self._shape.pooled
-        rows = length if pooled is None else pooled.heads.seen(length)
-        self._parts, self._room = torch.empty(parts_floats(heads, rows)), length
-        self._step.parts = self._parts.data_ptr()
-        if pooled is not None:
-            self._rows = torch.empty(rows * heads.row_bytes, dtype=torch.uint8)
-            self._step.rows = self._rows.data_ptr()
-            if pooled.heads.index is not None:
-                self._scores = torch.empty(score_numbers(length), dtype=torch.int32)
-                self._step.scores = self._scores.data_ptr()
-        if self._shape.blocks is not None:
-            of_tokens, of_blocks = score_room(self._shape.blocks.heads, length)
-            self._token_scores = torch.empty(of_tokens)
-            self._scores = torch.empty(of_blocks, dtype=torch.int32)
-            self._step.token_scores = self._token_scores.data_ptr()
-            self._step.scores = self._scores.data_ptr()
-        latent = self._shape.latent
-        if latent is not None and latent.has_indexer:
-            self._scores = torch.empty(score_numbers(length), dtype=torch.int32)
-            self._step.scores = self._scores.data_ptr()
+        self._growing, self._room = room_memory(self._shape, heads, length), length
+        for name, memory in self._growing.items():
+            setattr(self._step, name, memory.data_ptr())
 
     def _make_step(self) -> ctypes.Structure:
         """Make the record of a step, with all that stays the same from token to token."""
@@ -326,34 +300,6 @@ class Decoder:
             setattr(own, name, value)
 
 
-def _memory(shape: LayerShape) -> dict[str, Tensor]:
-    """Make the memory that only some layers need, by the name of its field in a step."""
-    made: dict[str, Tensor] = {}
-    if isinstance(shape.mixer, DeltaHeads):
-        mixer = shape.mixer
-        decays = max(mixer.decays_size, mixer.decays_step)
-        made["rates"] = torch.empty(mixer.value_heads + decays)
-        made["few"] = torch.empty(max(mixer.key_size, mixer.value_size))
-    if shape.latent is not None:
-        made |= _latent_memory(shape.latent)
-    if shape.pooled is not None:
-        made |= _pooled_memory(shape.pooled)
-    if shape.blocks is not None:
-        made |= _block_memory(shape.blocks.heads)
-    if shape.routing is not None:
-        made |= _routing(shape, shape.routing.rows)
-    if shape.inputs is not None:
-        made["input_gates"] = torch.empty(2 * shape.inputs.size)
-    if shape.space is not None:
-        made.setdefault("added", torch.empty(shape.hidden))
-    if shape.streams is not None:
-        made["block"] = torch.empty(shape.hidden)
-        made["stream_shares"] = torch.empty(shape.streams.rows())
-    if made or shape.is_side_by_side:
-        made["normed"] = torch.empty(shape.width)
-    return made
-
-
 def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
     """What a layer with experts has, by the name of its field."""
     if moe is None:
@@ -378,86 +324,6 @@ def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
             "after_moe": norms.after_moe,
         }
     return tensors
-
-
-def _routing(shape: LayerShape, rows: int) -> dict[str, Tensor]:
-    """Make the memory that only a layer with experts needs, by the name of its field in a step."""
-    most = max(shape.hidden, shape.expert_width)
-    total, beside = torch.empty(2 * most).split(most)  # which are summed at once
-    return {
-        "narrow": torch.empty(shape.expert_width),
-        "gated": _empty_input(shape.widest),
-        "added": torch.empty(max(shape.hidden, shape.expert_width)),
-        "total": total,
-        "beside": beside,
-        "routed": torch.empty(rows),
-        "factors": torch.empty(rows),
-    }
-
-
-def _latent_memory(shape: LatentShape) -> dict[str, Tensor]:
-    """Make the memory that only latent attention needs, by the name of its field in a step."""
-    heads = shape.heads
-    widest = max(heads.plain_dim, heads.rank)
-    index = {} if shape.index is None else _index_memory(shape.index)
-    if shape.pools is not None:
-        index = _pool_memory(shape.pools.heads)
-    return index | {
-        "queries": torch.empty(shape.queries),
-        "absorbed": torch.empty(heads.heads * heads.row),
-        "mixed": torch.empty(heads.heads * heads.rank),
-        "head_inputs": _empty_input(heads.heads * (widest + GROUP)),
-    }
-
-
-def _index_memory(heads: IndexHeads) -> dict[str, Tensor]:
-    """Make the memory that only an indexer needs, by the name of its field in a step."""
-    return {
-        "index_queries": torch.empty(heads.q_size),
-        "index_key": torch.empty(heads.head_dim),
-        "head_weights": torch.empty(heads.heads),
-    }
-
-
-def _pooled_memory(shape: PooledShape) -> dict[str, Tensor]:
-    """Make the memory that only attention to pools needs, by the name of its field in a step."""
-    heads, index, queries = shape.heads, shape.heads.index, shape.queries
-    made = {
-        "queries": torch.empty(queries),
-        "mixed": torch.empty(queries),
-        "head_inputs": _empty_input(queries + shape.groups * GROUP),
-        "pooling": torch.empty(heads.pooling),
-        "pooled": torch.empty(max((one.size for one in heads.makers), default=0)),
-    }
-    return made if index is None else made | _choice_memory(index)
-
-
-def _choice_memory(scores: PoolScores) -> dict[str, Tensor]:
-    """Make the memory that only choosing pools needs, by the name of its field in a step."""
-    return {
-        "index_queries": torch.empty(scores.q_size),
-        "head_weights": torch.empty(scores.heads),
-        "pools": torch.empty(scores.chosen + 1, dtype=torch.int64),
-    }
-
-
-def _block_memory(heads: BlockHeads) -> dict[str, Tensor]:
-    """Make the memory that only an indexer of blocks needs, by the name of its field in a step."""
-    return {
-        "index_queries": torch.empty(heads.q_size + heads.head_dim),
-        "places": torch.empty(heads.heads * heads.chosen + 1, dtype=torch.int64),
-        "rows": torch.empty(heads.row_bytes, dtype=torch.uint8),
-    }
-
-
-def _pool_memory(heads: PoolHeads) -> dict[str, Tensor]:
-    """Likewise of one that chooses pools."""
-    return {"index_key": torch.empty(2 * heads.scores.head_dim), **_choice_memory(heads.scores)}
-
-
-def _empty_input(width: int) -> Tensor:
-    """Make memory for the input of a product, large enough for records and for f32."""
-    return torch.empty(max(input_bytes(1, width), 4 * width), dtype=torch.uint8)
 
 
 def _expert_records(moe: Moe) -> ctypes.Array[Any]:
