@@ -107,6 +107,8 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
     shape: Shape
     digest: Hex
     nbytes: Size
+    whole: Hex | None = None
+    """Digest of the tensor that this is a rank's slice of, with its shape, bytes and digest; None: it is a whole one."""
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
