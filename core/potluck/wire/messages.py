@@ -285,7 +285,10 @@ class Assign(Message, frozen=True, tag="assign"):
     share: RankShare | None = None  # of each layer; None: all of it
     model: Name = ""  # its name, for the worker's owner
     tower: bool = False
-    """It has the vision tower, and no layers: it reads pictures for the first stage, which has one as well."""
+    """It has the vision tower without being the first stage: it reads pictures for that, which has one as well.
+
+    Then it may have no layers (0, 0).
+    """
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):
