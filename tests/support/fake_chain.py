@@ -43,6 +43,7 @@ class FakeChain:
         self.moved: int | None = None  # so many tokens come of these at most
         self.expected: list[ExpectCache] = []
         self.forgets = 0  # how often what is left of the plan before was given back
+        self.has_no_room = False  # for what it is to take over
         self.never_takes = False  # what it is to take over never comes
         self.closed: list[str] = []
         self.attached: int | None = None
@@ -81,7 +82,10 @@ class FakeChain:
             case ExpectCache():
                 self.expected.append(message)
                 assert message.position == len(self.caches[message.session])
-                self._say_where(message, message.position)
+                if self.has_no_room:
+                    self._refuse(message, "out_of_memory")
+                else:
+                    self._say_where(message, message.position)
             case SendCache():
                 pass
             case TakeCache():
@@ -98,17 +102,7 @@ class FakeChain:
             return
         if cache is None or message.position != len(cache):
             kind = "unknown_session" if cache is None else "need_replay"
-            asyncio.get_running_loop().call_soon(
-                self.report,
-                StepFailed(
-                    epoch=message.epoch,
-                    session=message.session,
-                    step=message.step,
-                    kind=kind,
-                    message="the cache is not there",
-                    position=None if cache is None else len(cache),
-                ),
-            )
+            self._refuse(message, kind, position=None if cache is None else len(cache))
             return
         tokens = struct.unpack(f"<{message.tensor.shape[0]}i", payload)
         assert tokens[1:] == message.drafts or not message.drafts
@@ -133,6 +127,19 @@ class FakeChain:
                 accepted=tuple(accepted),
             )
         )
+
+    def _refuse(
+        self, message: Forward | ExpectCache, kind: str, *, position: int | None = None
+    ) -> None:
+        failure = StepFailed(
+            epoch=message.epoch,
+            session=message.session,
+            step=message.step,
+            kind=kind,
+            message="the cache is not there",
+            position=position,
+        )
+        asyncio.get_running_loop().call_soon(self.report, failure)
 
     def _restore(self, message: RestoreSession) -> None:
         """Take over what is kept, if it is whole in the prompt, as the only one of its stages that has so much."""

@@ -30,6 +30,7 @@ class PendingStep:
         token: the chosen token that was sent with it; None: it was not sent yet, or it is a chunk.
         stops: token ids that end the answer. The step is not sent if it would carry one of them.
         pictures: what it says of pictures; None: nothing.
+        is_for_others: whether the stages wait for others in it, and compute nothing.
         guessing: guesses at the tokens after its own; None: nobody does.
         end: with guesses, where the caches may end at most. The step is not sent if its token does not fit.
         position: of the token that was sent with it.
@@ -46,6 +47,7 @@ class PendingStep:
     token: int | None = None
     stops: Collection[int] = ()
     pictures: StepPictures | None = None
+    is_for_others: bool = False
     guessing: Drafts | None = None
     end: int = 0
     position: int = 0
@@ -145,8 +147,9 @@ class PendingSteps:
         return all(other == session for other, _ in self._steps)
 
     def first_sent(self) -> float | None:
-        """When the oldest step was sent; None: none was."""
-        times = [step.sent for step in self._steps.values() if step.sent is not None]
+        """When the oldest step was sent that the stages compute; None: none was."""
+        steps = (step for step in self._steps.values() if not step.is_for_others)
+        times = [step.sent for step in steps if step.sent is not None]
         return min(times) if times else None
 
     def _feed(self, step: PendingStep, result: Result, now: float) -> None:
