@@ -70,7 +70,7 @@ class CacheShares:
         others = (*range(self.share.rank), *(() if had is None else (had,)))
         for rank in others:
             other = Share(rank=rank, parts=self.share.parts)
-            found = _without(found, self._lanes_of(layer, other))
+            found = lanes_without(found, self._lanes_of(layer, other))
         return found
 
     def _lanes_of(self, layer: int, share: Share | None) -> Lanes:
@@ -133,6 +133,11 @@ def _delta_numbers(mixer: DeltaNetSpec, first: int, last: int) -> Ranges:
 # --- ranges
 
 
+def lanes_without(some: Lanes, others: Lanes) -> Lanes:
+    """Those of some lanes of a layer that are not among others."""
+    return tuple(tuple(_rest(mine, theirs)) for mine, theirs in zip(some, others, strict=True))
+
+
 def _both(some: Lanes, others: Lanes) -> Lanes:
     return tuple(
         tuple(
@@ -143,10 +148,6 @@ def _both(some: Lanes, others: Lanes) -> Lanes:
         )
         for mine, theirs in zip(some, others, strict=True)
     )
-
-
-def _without(some: Lanes, others: Lanes) -> Lanes:
-    return tuple(tuple(_rest(mine, theirs)) for mine, theirs in zip(some, others, strict=True))
 
 
 def _rest(mine: Ranges, theirs: Ranges) -> Iterator[tuple[int, int]]:

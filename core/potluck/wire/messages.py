@@ -13,6 +13,7 @@ from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from potluck.model.schemes import Cache, Scheme
+from potluck.model.shares import Share
 from potluck.wire.fields import (
     LINE,
     Count,
@@ -120,10 +121,34 @@ PlanKey = Hex
 """Drawn by the master for each plan. The stages of the plan are told it, and those of the one that takes its sessions."""
 
 
+RankNumber = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
+
+
+class RankShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of each layer a rank of a group has."""
+
+    rank: RankNumber
+    shares: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=1 << 16)], ...],
+        Meta(min_length=2, max_length=MAX_RANKS),
+    ]
+    """How much every rank has, relative to the others, in the order of the ranks."""
+
+    def __post_init__(self) -> None:
+        """Refuse a rank that the group does not have."""
+        _ = self.share
+
+    @property
+    def share(self) -> Share:
+        """The same, as plans and caches have it."""
+        return Share(rank=self.rank, parts=self.shares)
+
+
 class CacheHop(Hop, frozen=True, kw_only=True):
     """A stage that has some of this one's layers: to it, or from it, caches of these are moved."""
 
     layers: tuple[Count, Count]  # start, stop
+    share: RankShare | None = None  # that it has of each; None: all of it
 
 
 class PlanBefore(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,21 +220,10 @@ class Error(Told, frozen=True, tag="error"):
 # --- control: the master asks, a worker answers
 
 
-class RankShare(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of each layer a rank of a group has."""
-
-    rank: Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
-    shares: Annotated[
-        tuple[Annotated[int, Meta(ge=1, le=1 << 16)], ...],
-        Meta(min_length=2, max_length=MAX_RANKS),
-    ]
-    """How much every rank has, relative to the others, in the order of the ranks."""
-
-
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of a group, which computes its layers together with the others."""
 
-    rank: Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
+    rank: RankNumber
     hops: Annotated[tuple[Hop, ...], Meta(min_length=2, max_length=MAX_RANKS)]
     """Where the stage processes of all ranks listen, in the order of the ranks."""
 

@@ -59,7 +59,7 @@ class FullLoader:
 
     nbytes = 0
 
-    def has_content_of(self, message: LoadStage) -> bool:
+    def has_model_of(self, message: LoadStage) -> bool:
         return True
 
     async def prepare(self, message: LoadStage, left: object) -> int:

@@ -153,7 +153,7 @@ class StageInForce:
         loaded = await self._withdraw()
         if loaded is None or message.before is None or loaded.epoch != message.before.epoch:
             return None
-        if message.share is not None or not self._loader.has_content_of(message):
+        if not self._loader.has_model_of(message):
             return None
         return await self._compute.call(lambda: loaded.stage.left(is_in_force=False))
 
@@ -188,12 +188,10 @@ class StageInForce:
         self._tell(Holds(held=self._loader.held(self._chain.loaded)))
 
     async def save_sessions(self) -> None:
-        """Have the stage in force write its conversations' caches to the disk, if it keeps any there.
-
-        A rank of a group does not: its thread may wait for one that is lost, until `_withdraw` ends their connections.
-        """
+        """Have the stage in force write its conversations' caches to the disk, if it keeps any there. It ends then."""
         loaded = self._chain.loaded
         if loaded is not None and loaded.stage.keeper.has_files:
+            loaded.end_sums()
             end = time.monotonic() + SAVE_S
             await self._compute.call(
                 lambda: loaded.stage.keeper.save(lambda: time.monotonic() > end)
@@ -225,15 +223,12 @@ class StageInForce:
 
         Raises:
             StaleEpochError: another one is in force.
-            InvalidStepError: it is a rank of a group.
             UnreachableError: one of those stages does not answer.
         """
         async with self._turn:
             loaded = self._chain.loaded
             if loaded is None or loaded.epoch != message.epoch:
                 raise StaleEpochError("The stage that is to go on is not loaded here any more.")
-            if loaded.rank_links is not None:
-                raise InvalidStepError("A rank of a group takes no conversations over.")
             async with AsyncExitStack() as if_it_fails:
                 dialling = Dialling(self.dial, if_it_fails)
                 sources = await dialling.all_before(message.before.hops, loaded.home)
@@ -258,8 +253,9 @@ class StageInForce:
     async def _leave_caches(self) -> None:
         """Have what remains of the stage take its place: its sessions' caches, until the next plan has them, but not for long."""
         loaded = self._chain.loaded
-        if loaded is None or (key := loaded.key) is None or loaded.rank_links is not None:
-            return  # the thread of a rank may wait for one that is lost
+        if loaded is None or (key := loaded.key) is None:
+            return
+        loaded.end_sums()
 
         def leave() -> None:  # at once: no message of a transfer comes in between
             loaded.transfers.forget_before()

@@ -77,7 +77,7 @@ class Coming:
         copies: list[tuple[Tensor, Tensor]] = []
         for one in reached:
             target = part.place(memory, one.run, known, stop, begin)
-            source = rows.narrow(part.axis, one.run.whole - lane, one.run.count)
+            source = rows.narrow(part.axis, one.run.whole - lane, one.run.size)
             source = source[:, :, known - first :]
             if target.shape != source.shape:
                 raise InvalidStepError(
@@ -106,13 +106,13 @@ class Coming:
         """
         inside, everything = list[_Reached](), list[_Reached]()
         for one in self._reached:
-            end = one.run.whole + one.run.count
+            end = one.run.whole + one.run.size
             for begin, until in ((one.run.whole, first), (first, stop), (stop, end)):
-                if (run := one.run.part(begin, until)).count:
+                if (run := one.run.part(begin, until)).size:
                     everything.append(_Reached(run, one.following, one.first))
                     if begin == first and until == stop:
                         inside.append(everything[-1])
-        if sum(one.run.count for one in inside) != stop - first:
+        if sum(one.run.size for one in inside) != stop - first:
             raise InvalidStepError(
                 f"Rows of layer {layer} came of heads that this stage does not have."
             )

@@ -36,11 +36,11 @@ class Run(NamedTuple):
 
     whole: int  # the number of the first one in the whole layer
     here: int  # where it is in this memory
-    count: int
+    size: int  # how many
 
     def part(self, first: int, stop: int) -> "Run":
         """Those with these numbers, as far as they are among them."""
-        begin, end = max(first, self.whole), min(stop, self.whole + self.count)
+        begin, end = max(first, self.whole), min(stop, self.whole + self.size)
         return Run(begin, self.here + begin - self.whole, max(0, end - begin))
 
 
@@ -82,13 +82,13 @@ class MovedPart(ABC):
         """Those of these lanes that are here, in runs that are sent one beside the other."""
         for run in self.runs:
             for first, stop in lanes:
-                if (part := run.part(first, stop)).count:
+                if (part := run.part(first, stop)).size:
                     yield part
 
     def at_once(self, run: Run) -> int:
         """How many units of these lanes make a piece."""
         memory = self.memory
-        one = memory[:, : run.count, :1].nbytes
+        one = memory[:, : run.size, :1].nbytes
         return max(1, PIECE // max(1, one))
 
     def read(self, run: Run, first: int, stop: int) -> Tensor:
@@ -97,7 +97,7 @@ class MovedPart(ABC):
 
     def place(self, memory: Tensor, run: Run, first: int, stop: int, begin: int) -> Tensor:
         """Some units of some lanes in memory that is laid out as this one, and begins with the unit `begin`."""
-        return memory[:, run.here : run.here + run.count, first - begin : stop - begin]
+        return memory[:, run.here : run.here + run.size, first - begin : stop - begin]
 
     @abstractmethod
     def rows_apart(self, end: int) -> int:
@@ -169,11 +169,11 @@ class StatePart(MovedPart):
     def chosen(self, lanes: Ranges) -> Iterator[Run]:
         at_once = max(1, PIECE // self.memory.itemsize)
         for run in super().chosen(lanes):
-            for first in range(run.whole, run.whole + run.count, at_once):
+            for first in range(run.whole, run.whole + run.size, at_once):
                 yield run.part(first, first + at_once)
 
     def place(self, memory: Tensor, run: Run, first: int, stop: int, begin: int) -> Tensor:
-        return memory[:, :, first:stop, run.here : run.here + run.count]
+        return memory[:, :, first:stop, run.here : run.here + run.size]
 
     def rows_apart(self, end: int) -> int:
         return 1
