@@ -17,7 +17,7 @@ from potluck.cluster.processes.messages import LoadStage
 from potluck.cluster.stage import giving, in_force
 from potluck.cluster.stage.in_force import StageInForce
 from potluck.cluster.stage.loaded import LoadedStage
-from potluck.cluster.stage.ranks import Ranks
+from potluck.cluster.stage.ranks import Links, Ranks
 from potluck.cluster.stage.transfers import StageBefore
 from potluck.engine.stage import Stage
 from potluck.errors import OutOfMemoryError
@@ -151,6 +151,22 @@ def test_what_is_being_fetched_still_comes_when_the_memory_is_freed_meanwhile(
         assert fetching.bench.chain.loaded is None
         assert fetching.answer is CacheSent
         assert fetching.rows == undisturbed.rows
+        await fetching.in_force.stop()
+
+    run(main())
+
+
+def test_a_rank_leaves_its_part_without_waiting_for_those_of_its_group(llama: Reference) -> None:
+    async def main() -> None:
+        fetching = Fetching(llama)
+        other = Wire(fetching)
+        loaded = fetching.bench.chain.loaded
+        assert loaded is not None
+        loaded.rank_links = Links(sums={1: cast("Any", other)}, steps=())
+        fetching.begin()
+        await fetching.in_force.unload(leaves_caches=True)
+        assert other.is_closed
+        assert fetching.answer is CacheSent
         await fetching.in_force.stop()
 
     run(main())

@@ -214,8 +214,7 @@ class StageChain:
             if not isinstance(message, Forward):  # a step is passed on when it is computed
                 self.ranks.pass_on(message)
             if isinstance(message, OpenSession | TrimSession | CloseSession):
-                loaded.transfers.drop(message.session)
-                loaded.agreement.drop(message.session)
+                loaded.drop(message.session)
             sent, data = apply(loaded.stage, message, payload)
             self._send_on(loaded, sent, data)
             loaded.transfers.go_on(message.session)

@@ -40,7 +40,7 @@ def follow(ranks: Ranks, loaded: LoadedStage, members: Sequence[Waiting]) -> Non
 def _do(loaded: LoadedStage, waiting: Waiting) -> None:
     match waiting.message:
         case OpenSession() | TrimSession() | CloseSession() as message:
-            loaded.transfers.drop(message.session)
+            loaded.drop(message.session)
             apply(loaded.stage, message, waiting.payload)
         case KeepSession() as message:
             apply(loaded.stage, message, waiting.payload)

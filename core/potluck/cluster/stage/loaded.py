@@ -48,9 +48,10 @@ class LoadedStage:
         self.before = before
 
     def end_sums(self) -> None:
-        """End the connections with the other ranks: the computing thread may wait for one that is lost."""
-        if self.rank_links is not None:
-            self.rank_links.close()
+        """End the connections with the other ranks: the computing thread may wait for one that is lost. It is no loss."""
+        links, self.rank_links = self.rank_links, None
+        if links is not None:
+            links.close()
 
     def close(self) -> None:
         """End the connections that were made for this stage."""
@@ -83,6 +84,11 @@ class LoadedStage:
     def followers(self) -> Sequence[StepLink]:
         """The connections of rank 0 with the other ranks, which do what it does."""
         return self.rank_links.steps if self.rank_links is not None else ()
+
+    def drop(self, session: str) -> None:
+        """End what is under way of a session's caches, which goes on in another way."""
+        self.transfers.drop(session)
+        self.agreement.drop(session)
 
     def hears(self, link: StepLink) -> bool:
         """Whether the other end of a connection that this stage made says something: of caches that move, or of those it has."""
