@@ -5,7 +5,7 @@ some lanes of a layer that is cut, and all of any other; a whole stage has all. 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 from typing import TypeAlias
@@ -69,12 +69,12 @@ class CacheShares:
             return found
         others = (*range(self.share.rank), *(() if had is None else (had,)))
         for rank in others:
-            other = Share(rank=rank, parts=self.share.parts)
+            other = replace(self.share, rank=rank)
             found = lanes_without(found, self._lanes_of(layer, other))
         return found
 
     def _lanes_of(self, layer: int, share: Share | None) -> Lanes:
-        return CacheShares(config=self.config, scheme=self.scheme, share=share).held(layer)
+        return replace(self, share=share).held(layer)
 
 
 @lru_cache(maxsize=1024)

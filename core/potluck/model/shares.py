@@ -72,6 +72,12 @@ class Share:
         """How many ranks the group has."""
         return len(self.parts)
 
+    @property
+    def others(self) -> "tuple[Share, ...]":
+        """Those of the other ranks."""
+        ranks = (rank for rank in range(self.world) if rank != self.rank)
+        return tuple(replace(self, rank=rank) for rank in ranks)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSlice:

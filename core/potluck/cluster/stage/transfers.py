@@ -216,7 +216,9 @@ class Transfers:
             rows = left.rows(session, range(own[0], own[-1] + 1), transfer.rows.end, common)
             while (piece := rows.next()) is not None:
                 transfer.rows.write(piece)
-        if len(own) == len(left.layers) and share is None:  # no other stage wants any of it
+        others = () if share is None else share.others
+        is_wanted = any(any(left.shares.given(n, rank)) for n in left.layers for rank in others)
+        if len(own) == len(left.layers) and not is_wanted:  # no other stage wants any of it
             left.drop(session)
 
     def take(self, message: TakeCache) -> None:
