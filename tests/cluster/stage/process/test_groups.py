@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_cluster import Run
-from stage_nodes import KEY, Driver, StageNode, until_soon
+from stage_nodes import KEY, Driver, StageNode, reported, until_soon
 
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
@@ -187,6 +187,43 @@ def test_a_conversation_is_computed_again_when_a_rank_is_killed_while_it_moves(
                 prompt = next_prompt(PROMPT, expected[0])
                 assert await ask(generator, prompt) == expected[1]
                 assert second.sent_tokens == len(prompt) + 7
+        await mac.handle.stop()
+        await unload(desk, laptop)
+
+    run(main())
+
+
+def test_a_conversation_goes_on_elsewhere_when_a_rank_is_killed_while_its_part_comes(
+    desk: StageNode, laptop: StageNode, model: LocalModel, tmp_path: Path, run: Run
+) -> None:
+    async def main() -> None:
+        expected = await said_alone(model, desk, 2)
+        mac = StageNode("Mac", tmp_path, desk.identity)
+        process = await mac.start()
+        whole, group = Members(model, [laptop]), Members(model, [desk, mac], 1, 1)
+        generator = Generator()
+        await whole.load(2)
+        async with whole.driver(desk, 2) as first:
+            generator.attach(first, context=1024)
+            assert await ask(generator, PROMPT) == expected[0]
+            await first.drain(5.0)
+            await group.load(3, whole)
+            async with group.driver(desk, 3) as second:
+                process.suspend()  # so that it takes nothing
+                first.shut()
+                generator.attach(second, context=1024)
+                bringing = asyncio.create_task(generator.bring(first, second).run())
+                (conversation,) = generator._conversations  # pyright: ignore[reportPrivateUsage]
+                await until_soon(lambda: conversation.last_step >= 2)
+                process.kill()
+                await reported(desk, second)
+                assert (await bringing).conversations == 0
+        await whole.load(4)
+        async with whole.driver(desk, 4) as third:
+            generator.attach(third, context=1024)
+            prompt = next_prompt(PROMPT, expected[0])
+            assert await ask(generator, prompt) == expected[1]
+            assert third.sent_tokens == len(prompt) + 7
         await mac.handle.stop()
         await unload(desk, laptop)
 
