@@ -134,13 +134,9 @@ class RankShare(msgspec.Struct, frozen=True, kw_only=True):
     ]
     """How much every rank has, relative to the others, in the order of the ranks."""
 
-    def __post_init__(self) -> None:
-        """Refuse a rank that the group does not have."""
-        _ = self.share
-
     @property
     def share(self) -> Share:
-        """The same, as plans and caches have it."""
+        """The same, as plans and caches have it. Raise ValueError for a rank that the group does not have."""
         return Share(rank=self.rank, parts=self.shares)
 
 
