@@ -107,9 +107,7 @@ class _Incoming:
     name: str
     session: str
     rows: RowReceiver
-    sending: set[PeerLink] | None = (
-        None  # who is asked for it and has not sent all; None: nobody was asked
-    )
+    sending: set[PeerLink] | None = None  # who was asked and has not sent all; None: nobody was
     nbytes: dict[PeerLink, int] = field(default_factory=dict[PeerLink, int])  # that were written
     taker: TakeCache | None = None  # waits for the rest
 
