@@ -79,7 +79,7 @@ class CacheShares:
 
 @lru_cache(maxsize=1024)
 def _lanes(spec: LayerSpec, share: Share | None, block: int) -> Lanes:
-    whole = tuple(((0, count),) for count in _counts(spec.cache(_SIZES)))
+    whole = tuple(((0, count),) if count else () for count in _counts(spec.cache(_SIZES)))
     cut = None if share is None else _cut(spec, share, block)
     return whole if cut is None else (cut, *whole[1:])
 
