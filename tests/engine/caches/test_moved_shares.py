@@ -1,6 +1,6 @@
 """Caches move between whole stages and ranks of groups: heads are cut and joined, and no bit changes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 
 import pytest
@@ -9,8 +9,8 @@ from fake_ranks import RankedReference, RankedStage
 from tiny_models import SESSION, Pipeline, Reference, Sizes, difference
 from torch import Tensor
 
-from potluck.engine.caches import moved_parts
-from potluck.engine.caches.session_transfer import Piece
+from potluck.engine.caches import coming_rows, moved_parts
+from potluck.engine.caches.session_transfer import Piece, RowReceiver
 from potluck.engine.stage import Stage
 from potluck.errors import InvalidStepError
 from potluck.model.schemes import Cache, Scheme
@@ -61,6 +61,11 @@ def move(source: Pipeline, target: Pipeline, end: int = END) -> int:
         rows.finish()
     target.position = end
     return nbytes
+
+
+def write_all(rows: RowReceiver, pieces: Iterable[Piece]) -> None:
+    for piece in pieces:
+        rows.write(piece)
 
 
 def read(pipeline: Pipeline, ids: Tensor) -> None:
@@ -185,6 +190,23 @@ def test_windows_of_ranks_that_were_not_equally_far_begin_where_all_have_them(
         assert torch.equal(answer(target, ids[END:]), answer(same, ids[END:]))
         same = pipeline(reference, (1, 1), ())
         read(same, ids[:END])
+
+
+def test_a_state_that_comes_in_too_many_parts_is_refused(
+    make_reference: MakeReference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coming_rows, "_MOST", 8)
+    monkeypatch.setattr(moved_parts, "PIECE", 40)
+    reference = make_reference("qwen 3 next")
+    source, target = (pipeline(reference, (1,), ()) for _ in range(2))
+    read(source, reference.prompt(END))
+    (sending,), (receiving,) = stages_of(source), stages_of(target)
+    state = [one for one in pieces(sending, receiving, 0, END) if one.layer == 0]
+    rows = receiving.expect_rows(SESSION, 0, END, epoch=1)
+    write_all(rows, state)  # one after the other
+    again = receiving.expect_rows(SESSION, 0, END, epoch=1)
+    with pytest.raises(InvalidStepError, match="too many parts"):
+        write_all(again, state[::2])
 
 
 def test_heads_that_a_stage_does_not_have_or_that_come_twice_are_refused(

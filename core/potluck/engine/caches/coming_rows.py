@@ -3,6 +3,7 @@
 A stage with whole layers may get some heads of a layer from each rank of a group, which are not equally far meanwhile.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from potluck.engine.caches.moved_parts import MovedPart, Run
 from potluck.errors import InvalidStepError
+
+_MOST = 4096  # runs of lanes that are not equally far; ranks send a few long ones each
 
 
 @dataclass(slots=True)
@@ -90,6 +93,7 @@ class Coming:
             one.first = first if one.following is None else one.first
             one.following = stop
         self._begin = begin
+        self._reached = list(_joined(self._reached))
 
     def hold(self) -> None:
         """Have the cache hold them."""
@@ -112,9 +116,25 @@ class Coming:
                     everything.append(_Reached(run, one.following, one.first))
                     if begin == first and until == stop:
                         inside.append(everything[-1])
+        if len(everything) > _MOST:
+            raise InvalidStepError(f"Layer {layer} comes in too many parts.")
         if sum(one.run.size for one in inside) != stop - first:
             raise InvalidStepError(
                 f"Rows of layer {layer} came of heads that this stage does not have."
             )
         self._reached = everything
         return inside
+
+
+def _joined(reached: Sequence[_Reached]) -> Iterator[_Reached]:
+    """The same, of which neighbours that are equally far are one."""
+    last = reached[0]
+    for one in reached[1:]:
+        run = last.run
+        ends = run.whole + run.size, run.here + run.size, last.following, last.first
+        if ends == (one.run.whole, one.run.here, one.following, one.first):
+            last = _Reached(run._replace(size=run.size + one.run.size), last.following, last.first)
+        else:
+            yield last
+            last = one
+    yield last
