@@ -44,7 +44,7 @@ from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 
-MAX_RANKS = 16
+MAX_RANKS = 16  # of one group: each sends its part of every sum to all others
 MAX_PART = 1 << 16
 _MOST_SHIFTED = 8  # super-blocks that a rank has at least where parts end with whole ones
 

@@ -17,10 +17,9 @@ from potluck.wire.messages import (
     Message,
     PlanBefore,
     PlanKey,
-    RankNumber,
-    RankShare,
     Told,
 )
+from potluck.wire.shares import RankNumber, RankShare
 
 TransferName = Annotated[str, Meta(min_length=1, max_length=64)]
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from potluck.model.schemes import Cache, Scheme
-from potluck.model.shares import Share
+from potluck.model.shares import MAX_RANKS
 from potluck.wire.fields import (
     LINE,
     Count,
@@ -28,6 +28,7 @@ from potluck.wire.fields import (
     Text,
     printable,
 )
+from potluck.wire.shares import RankNumber, RankShare
 
 Purpose = Literal["control", "activations", "weights", "ranks", "wheels"]
 
@@ -36,7 +37,6 @@ MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
 MAX_CACHE_HOPS = 64  # stages with some of the same layers; a home has fewer
 MAX_REVOKED = 1024  # no home gives away so many computers
-MAX_RANKS = 16  # of one group: each sends its part of every sum to all others
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,25 +119,6 @@ class Hop(msgspec.Struct, frozen=True, kw_only=True):
 
 PlanKey = Hex
 """Drawn by the master for each plan. The stages of the plan are told it, and those of the one that takes its sessions."""
-
-
-RankNumber = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
-
-
-class RankShare(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of each layer a rank of a group has."""
-
-    rank: RankNumber
-    shares: Annotated[
-        tuple[Annotated[int, Meta(ge=1, le=1 << 16)], ...],
-        Meta(min_length=2, max_length=MAX_RANKS),
-    ]
-    """How much every rank has, relative to the others, in the order of the ranks."""
-
-    @property
-    def share(self) -> Share:
-        """The same, as plans and caches have it. Raise ValueError for a rank that the group does not have."""
-        return Share(rank=self.rank, parts=self.shares)
 
 
 class CacheHop(Hop, frozen=True, kw_only=True):

@@ -33,8 +33,8 @@ from potluck.wire.fields import line
 from potluck.wire.messages import (
     Assign,
     DeviceId,
-    RankShare,
 )
+from potluck.wire.shares import RankShare
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,8 @@ from potluck.model.footprint import stage_footprint, usable_memory, working_byte
 from potluck.model.schemes import PACKING_VERSION, Cache, Scheme
 from potluck.model.shares import Share, rank_config
 from potluck.model.tensor_formats import in_memory
-from potluck.wire.messages import HeldStage, RankShare
+from potluck.wire.messages import HeldStage
+from potluck.wire.shares import RankShare
 
 PROGRESS_INTERVAL_S = 0.1
 SMALL_LAYER = 2_000_000  # parameters; one thread computes such a layer before a second one wakes

@@ -34,7 +34,8 @@ from potluck.wire.cache_messages import (
     SendCache,
     TakeCache,
 )
-from potluck.wire.messages import Message, RankShare
+from potluck.wire.messages import Message
+from potluck.wire.shares import RankShare
 
 logger = logging.getLogger(__name__)
 

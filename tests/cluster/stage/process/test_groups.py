@@ -17,7 +17,8 @@ from potluck.cluster.processes.messages import StageLoaded
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import Sampling
 from potluck.wire.cache_messages import TakeSessions
-from potluck.wire.messages import CacheHop, PlanBefore, RankPlace, RankShare
+from potluck.wire.messages import CacheHop, PlanBefore, RankPlace
+from potluck.wire.shares import RankShare
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 

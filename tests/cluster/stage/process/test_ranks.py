@@ -17,7 +17,8 @@ from potluck.errors import (
 )
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import TrimSession
-from potluck.wire.messages import Ping, RankPlace, RankShare
+from potluck.wire.messages import Ping, RankPlace
+from potluck.wire.shares import RankShare
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
