@@ -172,6 +172,36 @@ def test_a_rank_leaves_its_part_without_waiting_for_those_of_its_group(llama: Re
     run(main())
 
 
+@pytest.mark.parametrize("how", ["memory now", "load"])
+def test_a_rank_ends_the_step_of_which_rank_0_has_the_result_before_its_connections_end(
+    llama: Reference, how: str
+) -> None:
+    async def main() -> None:
+        fetching = Fetching(llama)
+        other, was_open = Wire(fetching), list[bool]()
+
+        class Busy(HereAndNow):
+            async def call(self, function: Callable[[], T]) -> T:
+                was_open.append(not other.is_closed)
+                return function()
+
+        fetching.in_force._compute = cast("Any", Busy())  # pyright: ignore[reportPrivateUsage]
+        loaded = fetching.bench.chain.loaded
+        assert loaded is not None
+        loaded.rank_links = Links(sums={1: cast("Any", other)}, steps=())
+        if how == "memory now":
+            await fetching.in_force.unload(leaves_caches=True)
+        else:
+            before = PlanBefore(epoch=2, key=KEY)
+            with pytest.raises(OutOfMemoryError):
+                await fetching.in_force.load(msgspec.structs.replace(NEXT, before=before))
+        assert other.is_closed
+        assert was_open[0]
+        await fetching.in_force.stop()
+
+    run(main())
+
+
 def test_who_is_fetching_hears_that_the_time_of_what_remained_is_over(
     llama: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:

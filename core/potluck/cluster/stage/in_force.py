@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import torch
 
@@ -40,6 +40,7 @@ from potluck.wire.measuring_messages import (
 from potluck.wire.messages import Hop, NodeInfo, Purpose
 
 DIAL_TIMEOUT_S = 10.0
+LAST_SUM_S = 1.0  # for the last sum of a step, which the other ranks have sent
 SAVE_S = 1.5  # for writing caches at the end of the process, which its node ends after 3 seconds
 
 
@@ -150,6 +151,8 @@ class StageInForce:
 
     async def _leave(self, message: LoadStage) -> LeftSessions | None:
         """Take the stage out of force; return its sessions if the next one may go on with them."""
+        if message.before is not None:
+            await self._end_step()
         loaded = await self._withdraw()
         if loaded is None or message.before is None or loaded.epoch != message.before.epoch:
             return None
@@ -250,11 +253,23 @@ class StageInForce:
             await self._loader.drop()
         self._tell_held()
 
+    async def _end_step(self) -> None:
+        """Let a rank end the step of which rank 0 has told the result already, so that all have the same tokens.
+
+        A step that waits for a rank that is lost does not end.
+        """
+        loaded = self._chain.loaded
+        if loaded is not None and loaded.rank_links is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_SUM_S):
+                    await self._compute.call(lambda: None)  # it comes after the step
+
     async def _leave_caches(self) -> None:
         """Have what remains of the stage take its place: its sessions' caches, until the next plan has them, but not for long."""
         loaded = self._chain.loaded
         if loaded is None or (key := loaded.key) is None:
             return
+        await self._end_step()
         loaded.end_sums()
 
         def leave() -> None:  # at once: no message of a transfer comes in between

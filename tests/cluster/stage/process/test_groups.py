@@ -1,99 +1,33 @@
 """Groups of real stage processes keep what was computed: it moves to and from them, and each rank has its part on the disk."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 from fake_cluster import Run
+from stage_groups import FOLLOWING, Members, ask, forget_kept, next_prompt, unload
 from stage_nodes import KEY, Driver, StageNode, reported, until_soon
 
 from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.reader import Reader
 from potluck.cluster.driver.token import Usage
-from potluck.cluster.processes.messages import StageLoaded
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import Sampling
 from potluck.wire.cache_messages import TakeSessions
-from potluck.wire.messages import CacheHop, PlanBefore, RankPlace
-from potluck.wire.shares import RankShare
+from potluck.wire.messages import PlanBefore
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
 PROMPT = [n % 61 for n in range(600)]
-FOLLOWING = 3  # new tokens of the next prompt
 NEW = (
     1 + FOLLOWING + 7
 )  # with the last token of the answer before, and the next answer but its last one
 
 
-class Members:
-    """Stages that have all layers: one with whole ones, or the ranks of a group."""
-
-    def __init__(self, model: LocalModel, nodes: Sequence[StageNode], *shares: int) -> None:
-        self.model, self.nodes, self.shares = model, tuple(nodes), shares
-
-    def hops(self, *, but: StageNode | None = None) -> tuple[CacheHop, ...]:
-        """Where their caches go, or come from, but for those of this process itself."""
-        return tuple(
-            CacheHop(
-                node_id=node.hop.node_id,
-                addresses=node.hop.addresses,
-                layers=(0, self.model.config.num_layers),
-                share=self._share(rank),
-            )
-            for rank, node in enumerate(self.nodes)
-            if node is not but
-        )
-
-    def _share(self, rank: int) -> RankShare | None:
-        return RankShare(rank=rank, shares=self.shares) if self.shares else None
-
-    async def load(
-        self, epoch: int, before: "Members | None" = None, reads_for: "Members | None" = None
-    ) -> list[StageLoaded]:
-        """Load them, to go on with the conversations of the plan before."""
-
-        async def load_rank(rank: int, node: StageNode) -> StageLoaded:
-            layers, config = range(self.model.config.num_layers), self.model.config
-            stage = node.stage(self.model, layers, epoch=epoch, context=1024)
-            if before is not None:
-                plan = PlanBefore(epoch=epoch - 1, hops=before.hops(but=node), key=KEY)
-                stage = msgspec.structs.replace(stage, before=plan)
-            if reads_for is not None:
-                stage = msgspec.structs.replace(stage, cache_hops=reads_for.hops())
-            if self.shares:
-                names = config.stage_tensors(layers, embedding=True, head=rank == 0)
-                stage = msgspec.structs.replace(
-                    stage,
-                    head=rank == 0,
-                    tensors=tuple(t for t in stage.tensors if t.name in names),
-                    previous=self.nodes[0].identity.node_id if rank else None,
-                    ranks=RankPlace(rank=rank, hops=tuple(node.hop for node in self.nodes)),
-                    share=self._share(rank),
-                )
-            return (await node.load(stage))[0]
-
-        return await asyncio.gather(*(load_rank(*each) for each in enumerate(self.nodes)))
-
-    def driver(self, master: StageNode, epoch: int) -> Driver:
-        return Driver(master, self.nodes[0], epoch=epoch, keeps_sessions=True)
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_kept(desk: StageNode, laptop: StageNode) -> None:
     forget_kept(desk, laptop)
-
-
-async def unload(*nodes: StageNode) -> None:
-    await asyncio.gather(*(node.handle.unload() for node in nodes))
-
-
-async def ask(generator: Generator, prompt: list[int]) -> list[int]:
-    tokens = generator.tokens(prompt, Sampling(), limit=8, usage=Usage())
-    return [token.token_id async for token in tokens]
 
 
 async def said_alone(model: LocalModel, node: StageNode, prompts: int) -> list[list[int]]:
@@ -110,16 +44,6 @@ async def said_alone(model: LocalModel, node: StageNode, prompts: int) -> list[l
     await unload(node)
     forget_kept(node)
     return said
-
-
-def forget_kept(*nodes: StageNode) -> None:
-    for node in nodes:
-        for file in node.sessions.glob("*"):
-            file.unlink()
-
-
-def next_prompt(prompt: list[int], answer: list[int]) -> list[int]:
-    return [*prompt, *answer, *range(5, 5 + FOLLOWING)]
 
 
 def test_a_conversation_moves_from_whole_layers_to_groups_and_back(
