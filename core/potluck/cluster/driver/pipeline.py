@@ -119,9 +119,10 @@ class Pipeline(ChainEnds):
             A step whose result has the position that all stages have reached. Some may be beyond it.
         """
         pending = self._new_step(SessionId(message.session), message.step, None)
+        pending.is_for_others = isinstance(message, TakeCache)
         if self._broken is None:
             with self._lock:
-                pending.sent = None if self._is_draining else self._clock()
+                pending.sent = None if self.is_draining else self._clock()
                 self._steps.add(pending)
             self._send(message)
         return pending
@@ -141,6 +142,10 @@ class Pipeline(ChainEnds):
     ) -> None:
         """Send what a later step needs of a picture to the first stage, whose tower makes so many rows of it."""
         self._send(message, payload)
+        self.reads_picture(rows)
+
+    def reads_picture(self, rows: int) -> None:
+        """Note that a stage makes so many rows of a picture: it is silent meanwhile."""
         # The slowest computer reads a large picture for longer than a chunk.
         longer = self._silence_s * max(0.0, rows / _ROWS_AS_CHUNK - 1)
         self._heard = max(self._heard, self._clock() + longer)

@@ -19,6 +19,7 @@ from potluck.cluster.loss import lost_while_loading
 from potluck.cluster.master.ages import check_ages
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import Planned
+from potluck.cluster.master.slicing import sent_slices
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
@@ -30,10 +31,7 @@ from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.fields import line
-from potluck.wire.messages import (
-    Assign,
-    DeviceId,
-)
+from potluck.wire.messages import Assign, DeviceId
 from potluck.wire.shares import RankShare
 
 logger = logging.getLogger(__name__)
@@ -41,8 +39,7 @@ logger = logging.getLogger(__name__)
 _PACK_SHARE = 0.3  # of the progress bar, if there is something to pack
 _STREAM_SHARE = 0.8  # of the rest of the bar, if there is something to send; loading comes last
 
-
-WITHDRAW_S = 0.8  # for the steps under way, when a computer gives its layers back after a second
+WITHDRAW_S, MOST_WITHDRAW_S = 0.8, 3.0  # for the steps under way, when layers are given back
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
@@ -117,6 +114,8 @@ class Deployment:
         )
         if model.seed is not None:
             expected = {}  # every computer makes its own random weights
+        sent = sent_slices(model.config, stage, planned.plan, planned.scheme)
+        slices = {} if computer.is_local else sent
         assign = Assign(
             epoch=self.epoch,
             model_id=model.manifest.model_id,
@@ -138,7 +137,7 @@ class Deployment:
             stage=stage,
             computer=computer,
             assign=assign,
-            tensors=StageTensors(model, planned.scheme, expected, self._packing),
+            tensors=StageTensors(model, planned.scheme, expected, self._packing, slices),
             progress=StageProgress(node_id=stage.node, name=name),
             changed=self._changed,
             retries=self._retries,
@@ -364,7 +363,8 @@ class Deployment:
     async def withdraw(self, error: PotluckError) -> None:
         """End it as `fail` does, after the steps under way: a computer gives its layers back in a moment."""
         if self.pipeline is not None:
-            await self.pipeline.drain(WITHDRAW_S)
+            limit_s = max(WITHDRAW_S, 1.5 * self.pipeline.times.last_s)
+            await self.pipeline.drain(min(MOST_WITHDRAW_S, limit_s))
         self.fail(error)
 
     def take_before(self) -> "Deployment | None":
