@@ -168,6 +168,12 @@ class StageSessions:
         self._find(session, epoch).cache.name(prefix)
         self.keeper.look()
 
+    def forget_guesses(self, session: SessionId, end: int) -> None:
+        """Forget guesses behind the end that a session has for who takes it over: its driver has sent no step since."""
+        known = self._sessions.get(session)
+        if known is not None and 0 < known.cache.length - end <= known.drafts:
+            self._trim(known, end)
+
     def left(self, *, is_in_force: bool) -> LeftSessions:
         """Its sessions, for a stage of the next plan.
 

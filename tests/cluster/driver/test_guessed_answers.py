@@ -19,7 +19,7 @@ from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError
 from potluck.ids import SessionId
 from potluck.model.mixing.rope import Stretches
-from potluck.wire.activation_messages import ChosenToken, Forward, Result, Sampling
+from potluck.wire.activation_messages import ChosenToken, Forward, Result, Sampling, TrimSession
 from potluck.wire.messages import Message
 
 PROMPT = [*range(10, 50), 1, 2]
@@ -225,6 +225,41 @@ def test_who_stops_reading_in_the_middle_of_guesses_goes_on_from_there(
         assert chain.forwards[forwards].position == len(PROMPT) + count
 
     on_an_editor(scenario)
+
+
+class LongChain(FakeChain):
+    """Its first stage hears of a wrong guess by the next message of the session alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = 0  # tokens that this stage has cached
+        self.is_ahead = 0  # how often it had some that were not chosen
+
+    def send_nowait(self, message: Message, payload: bytes = b"") -> None:
+        super().send_nowait(message, payload)
+        if isinstance(message, Forward):
+            self.first = message.position + message.tensor.shape[0]
+            self.is_ahead += self.first > len(self.caches[message.session])
+        elif isinstance(message, TrimSession):
+            self.first = min(self.first, message.position)
+
+
+@pytest.mark.parametrize("stop", [8, 3])
+def test_all_stages_have_the_same_tokens_when_an_answer_has_ended_where_something_else_was_guessed(
+    stop: int,
+) -> None:
+    """A reader's caches go behind them, and they go to other computers."""
+
+    async def main() -> None:
+        generator, chain = Generator(), LongChain()
+        async with attach(generator, chain):
+            answer = await ids_of(stream_of(generator, stops={stop}))
+            assert answer[-1] == stop
+            (cached,) = chain.caches.values()
+            assert chain.is_ahead
+            assert chain.first == len(cached)
+
+    run(main())
 
 
 class LosingChain(FakeChain):

@@ -1,17 +1,21 @@
 """Ranks of a group give a conversation, or take it over: each stage asks those for heads that have some for it alone."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from fake_ranks import RankedReference
-from tiny_models import SESSION, Reference, make_model
+from tiny_models import SESSION, Reference, make_model, whole_blocks
 from transfer_wire import UnderWay, Wire
 
 from potluck.cluster.stage.transfers import CacheTarget, StageBefore, Transfers
 from potluck.engine.caches.left_sessions import LeftSessions
+from potluck.engine.payload import Activations
+from potluck.engine.session import StepTokens
 from potluck.engine.stage import Stage
 from potluck.errors import InvalidStepError
+from potluck.wire.activation_messages import Sampling
 from potluck.wire.cache_messages import CacheGivenUp, ExpectCache, FetchCache, TakeCache
 
 END = 40
@@ -99,6 +103,31 @@ def test_a_whole_stage_joins_the_heads_and_asks_nobody_for_one_that_it_has(
     assert change.move() == asked
     assert change.taken == [END]
     assert all(map(torch.equal, cached(change.stage), whole))
+
+
+def test_guesses_that_were_not_chosen_stay_behind_when_stages_in_force_give_a_conversation(
+    tmp_path: Path,
+) -> None:
+    """The first of them turned out wrong, and no step was sent since that would have said so."""
+    llama = make_model("llama", tmp_path, changes=whole_blocks("llama"))
+    guesses = Activations.of(torch.cat([llama.prompt(END)[-1:], torch.tensor([7, 8])]).int())
+    group: Any = RankedReference.of(llama, (1, 1)).stage(head=False)
+    whole = llama.stage(head=False)
+    step = StepTokens(SESSION, guesses, 1, 2, END - 1, None)
+    for stage in (group, whole):
+        stage.open(SESSION, epoch=1)
+        stage.forward(SESSION, llama.prompt(END)[:-1], epoch=1, step=1, position=0)
+    group.each(lambda rank: rank.follow([step]))
+    whole.forward_together([step._replace(sampling=Sampling(), drafts=(7, 8))])
+    assert {stage.position(SESSION) for stage in (group, whole)} == {END + 2}
+
+    for before, after in (
+        (group.stages, llama.stage(head=False, epoch=2)),
+        ([whole], one_rank(llama, 1, (1, 1))),
+    ):
+        change = Change(before, after, here=None)
+        change.move()
+        assert change.taken == [END]
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])

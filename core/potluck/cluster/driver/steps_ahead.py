@@ -19,6 +19,7 @@ class StepsAhead:
         self._most = most
         self._steps: deque[PendingStep] = deque()
         self._arrived: deque[Token] = deque()  # of one step; all but the last are cached
+        self._was_wrong = False  # whether that step had a guess that was not chosen
 
     @property
     def is_asked(self) -> bool:
@@ -43,13 +44,15 @@ class StepsAhead:
         """The next token."""
         if not self._arrived:
             arrived = await self._steps[0].future
-            self._steps.popleft()
+            step = self._steps.popleft()
+            self._was_wrong = len(arrived.result.accepted) < len(step.drafts)
             self._arrived.extend(tokens_of(arrived.result, arrived.seconds))
         self.conversation.token_came()
         return self._arrived.popleft()
 
     def give_up(self) -> None:
         """Forget the steps, after one that failed."""
+        self._was_wrong = False  # what is cached is found by the steps that follow
         self._forget()
 
     def stop(self) -> None:
@@ -63,7 +66,7 @@ class StepsAhead:
             known += (step.token, *step.drafts[:right])
         if known:
             self.conversation.sent_ahead(known)
-        if steps and steps[-1].drafts:
+        if steps[-1].drafts if steps else self._was_wrong:
             self.conversation.forget_guesses()
 
     def _forget(self) -> list[PendingStep]:

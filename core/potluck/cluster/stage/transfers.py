@@ -304,6 +304,7 @@ class Transfers:
         """What is here of a plan: the one in force, or the one before."""
         if message.epoch == self._epoch:
             check_key(self._key, message.key)
+            self._stage.forget_guesses(SessionId(message.session), message.end)
             return self._stage.left(is_in_force=True)
         before = self._before
         if before is None or before.epoch != message.epoch or before.left is None:

@@ -9,6 +9,8 @@ import pytest
 from fake_cluster import Run
 from stage_nodes import CHAT, Driver, StageNode, answer, reported, step, until_soon
 
+from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.token import Usage
 from potluck.cluster.processes.messages import StageLoaded
 from potluck.errors import (
     InvalidStepError,
@@ -16,7 +18,7 @@ from potluck.errors import (
     PeerLostError,
 )
 from potluck.store.registry import LocalModel
-from potluck.wire.activation_messages import TrimSession
+from potluck.wire.activation_messages import Sampling, TokenBias, TrimSession
 from potluck.wire.messages import Ping, RankPlace
 from potluck.wire.shares import RankShare
 
@@ -77,6 +79,41 @@ def test_ranks_answer_as_the_whole_model_does(
 
         kept = await load((desk, laptop), model, epoch=2)
         assert [stage.layers_loaded for stage in kept] == [0, 0]
+        await unload(desk, laptop)
+        assert desk.failures == laptop.failures == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "drawn"])
+def test_ranks_compute_guesses_and_answer_as_without(
+    desk: StageNode, laptop: StageNode, model: LocalModel, run: Run, temperature: float
+) -> None:
+    """Of two tokens one is chosen more often, so that some guesses are right, and others are not."""
+    sampling = Sampling(
+        temperature=temperature,
+        seed=4,
+        logit_bias=(TokenBias(token_id=7, bias=80.0), TokenBias(token_id=8, bias=78.0)),
+        repetition_penalty=1.1,
+        logprobs=2,
+    )
+
+    async def main() -> None:
+        loaded = await load((desk, laptop), model)
+        assert all(stage.takes_drafts for stage in loaded)
+        answers: list[list[tuple[object, ...]]] = []
+        async with Driver(desk, desk, takes_drafts=True) as pipeline:
+            generator = Generator()
+            generator.attach(pipeline, context=64)
+            for guesses in (False, True, True):
+                told = generator.tokens(
+                    [*range(10, 20)], sampling, limit=40, usage=Usage(), guesses=guesses
+                )
+                tokens = [token async for token in told]
+                answers.append([(one.token_id, one.logprob, one.top) for one in tokens])
+                assert any(one.is_guessed for one in tokens) == guesses
+            assert answers[1] == answers[2] == answers[0]
+            assert len({token for token, *_ in answers[0]}) > 1 or not temperature
         await unload(desk, laptop)
         assert desk.failures == laptop.failures == []
 
