@@ -248,9 +248,6 @@ class Stage(StageSessions):
                 raise need_replay(known.cache.length, tokens.position)
         with self._out_of_memory(steps[0]):
             self._compute(steps, sessions)
-        for tokens, known in zip(steps, sessions, strict=True):
-            # Rank 0 does not say which tokens are guesses: all but the first may be.
-            known.drafts = tokens.length - 1 if self.takes_drafts else 0
 
     def _admit(self, tokens: StepTokens) -> Session | Output:
         """Check a step and make room for it. An output: it was done already."""

@@ -69,6 +69,7 @@ class StageSessions:
             context=context,
             needs_ids=config.needs_ids(weights.layers),
             takes_drafts=self.takes_drafts,
+            chooses=weights.lm_head is not None,
             deep=config.deep_numbers(weights.layers[0]) if weights.layers else 0,
         )
         self._max_sessions = max_sessions

@@ -25,6 +25,7 @@ class StepBounds:
     needs_ids: bool = False  # whether a layer looks at ids of tokens
     follows: int | None = None  # see `StageWeights`
     takes_drafts: bool = False  # see `StageSessions`
+    chooses: bool = True  # whether it has the head
     deep: int = 0  # numbers behind the hidden states of a step with pictures
 
     def check_inputs(self, inputs: Activations, end: int, *, has_pictures: bool = False) -> None:
@@ -154,8 +155,9 @@ class StepBounds:
         """
         if not drafts:
             return
-        is_plain = is_alone and sampling is not None and sampling.allowed is None
-        if not (self.takes_drafts and is_plain and tokens == 1 + len(drafts)):
+        # Other ranks than the first are told of the guesses, and choose nothing.
+        is_chosen = not self.chooses if sampling is None else sampling.allowed is None
+        if not (self.takes_drafts and is_alone and is_chosen and tokens == 1 + len(drafts)):
             raise InvalidStepError(
                 f"The stage cannot compute a step of {tokens} tokens with {len(drafts)} guesses."
             )

@@ -113,12 +113,12 @@ def test_guesses_that_were_not_chosen_stay_behind_when_stages_in_force_give_a_co
     guesses = Activations.of(torch.cat([llama.prompt(END)[-1:], torch.tensor([7, 8])]).int())
     group: Any = RankedReference.of(llama, (1, 1)).stage(head=False)
     whole = llama.stage(head=False)
-    step = StepTokens(SESSION, guesses, 1, 2, END - 1, None)
+    step = StepTokens(SESSION, guesses, 1, 2, END - 1, None, drafts=(7, 8))
     for stage in (group, whole):
         stage.open(SESSION, epoch=1)
         stage.forward(SESSION, llama.prompt(END)[:-1], epoch=1, step=1, position=0)
     group.each(lambda rank: rank.follow([step]))
-    whole.forward_together([step._replace(sampling=Sampling(), drafts=(7, 8))])
+    whole.forward_together([step._replace(sampling=Sampling())])
     assert {stage.position(SESSION) for stage in (group, whole)} == {END + 2}
 
     for before, after in (

@@ -11,7 +11,7 @@ from potluck.engine.payload import Activations
 from potluck.engine.session import StepTokens
 from potluck.errors import OutOfMemoryError, PeerLostError
 from potluck.ids import SessionId
-from potluck.wire.activation_messages import Forward
+from potluck.wire.activation_messages import Forward, Sampling
 from potluck.wire.rank_messages import AbortStep
 
 
@@ -81,3 +81,18 @@ def test_a_step_of_which_only_some_ranks_have_heard_is_given_up_by_its_number() 
     begun = [message.rank_step for message in steps.sent if isinstance(message, Forward)]
     given_up = [message.rank_step for message in sums.sent if isinstance(message, AbortStep)]
     assert begun == given_up == [1, 2]
+
+
+def test_the_others_are_told_which_tokens_of_a_step_are_guesses() -> None:
+    """What these take of memory and time is not that of a prompt's end, and not all of it may stay."""
+    steps = GroupLink()
+    ranks = join(0, {1: GroupLink()}, (steps,))
+    inputs = Activations(torch.int32, (3,), memoryview(bytes(12)))
+    guessed = StepTokens(SessionId("a"), inputs, 1, 1, 0, Sampling(), drafts=(0, 0))
+
+    with ranks.lead([guessed]):
+        pass
+
+    (message,) = steps.sent
+    assert isinstance(message, Forward)
+    assert (message.drafts, message.sampling) == ((0, 0), None)

@@ -416,6 +416,16 @@ def test_a_rank_does_what_rank_0_has_chosen_in_its_order() -> None:
     assert not bench.scheduler.is_full
 
 
+def test_guesses_of_a_group_end_no_prompt() -> None:
+    """A prompt's memory is given back at its end, which takes as long as a token."""
+    bench = Bench()
+    bench.scheduler.in_order = True
+    bench.drafts("a")
+    bench.chunk("b", is_last=True)
+    groups = bench.scheduler.next(), bench.scheduler.next()
+    assert [group and group.ends_prompts for group in groups] == [False, True]
+
+
 def test_what_other_stages_send_of_caches_comes_between_no_tokens_of_a_group() -> None:
     """A rank that computed them apart would no longer do what rank 0 does."""
     bench = Bench()

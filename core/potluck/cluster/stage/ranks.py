@@ -260,5 +260,6 @@ def _passed_on(tokens: StepTokens, number: int, more: int) -> tuple[Forward, mem
             lag=tokens.lag,
             places=b"" if tokens.places is None else bytes(tokens.places.data),
         ),
+        drafts=tokens.drafts,
     )
     return message, data
