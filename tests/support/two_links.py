@@ -51,8 +51,8 @@ def failure(kind: str, *, step: int = 1, epoch: int = 3) -> StepFailed:
     )
 
 
-def result(*, step: int = 1, epoch: int = 3, token: int | None = 7) -> Result:
-    return Result(epoch=epoch, session=CHAT, step=step, position=2, token_id=token)
+def result(*, step: int = 1, epoch: int = 3, token: int | None = 7, position: int = 2) -> Result:
+    return Result(epoch=epoch, session=CHAT, step=step, position=position, token_id=token)
 
 
 def follow(pipeline: Pipeline, step: int, *, stops: tuple[int, ...] = ()) -> PendingStep:

@@ -14,6 +14,7 @@ from two_links import CHAT, on_two_links, result, start
 
 from potluck.cluster.driver.drafts import Drafts
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.pending import PendingStep
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Token, Usage
 from potluck.errors import EngineError
@@ -129,6 +130,11 @@ def repeating() -> Drafts:
     return drafts
 
 
+def begun(pipeline: Pipeline) -> PendingStep:
+    """The step after which this conversation has its last token."""
+    return pipeline.start_step(CHAT, step=1, position=17, tokens=[3], sampling=Sampling())
+
+
 def said(**changes: object) -> Result:
     return msgspec.structs.replace(result(), token_id=3, position=18, **changes)
 
@@ -138,7 +144,7 @@ def test_nothing_is_guessed_beside_other_answers(has_others: bool) -> None:
     """Their tokens are computed together, and each costs what a guess does."""
 
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one = start(pipeline)
+        one = begun(pipeline)
         if has_others:
             other = SessionId("other")
             pipeline.start_step(other, step=1, position=0, tokens=[1], sampling=Sampling())
@@ -150,6 +156,26 @@ def test_nothing_is_guessed_beside_other_answers(has_others: bool) -> None:
         assert two.token == 3
 
     on_two_links(scenario)
+
+
+def test_an_answer_goes_on_exactly_while_others_begin_and_end_beside_it() -> None:
+    async def scenario(generator: Generator, chain: FakeChain) -> None:
+        first, tokens = stream_of(generator), list[int]()
+        others = [stream_of(generator, [n, *PROMPT[1:]]) for n in (1, 2, 3)]
+        begun = list[AsyncGenerator[Token, None]]()
+        async for token in first:
+            tokens.append(token.token_id)
+            if len(tokens) % 12 == 0 and others:
+                begun.append(others.pop())
+            if len(tokens) % 12 < 9 and begun:
+                assert (await anext(begun[-1])).token_id == ANSWER[len(tokens) % 12]
+            elif len(tokens) % 12 == 11 and begun:
+                await begun.pop().aclose()
+        assert tokens == ANSWER
+        for session, cached in chain.caches.items():
+            assert cached[1:] == TEXT[1 : len(cached)], session
+
+    assert drafted(on_an_editor(scenario))
 
 
 @pytest.mark.parametrize("limit", range(1, len(ANSWER), 7))
@@ -333,7 +359,7 @@ def test_a_result_that_was_not_asked_for_breaks_the_pipeline(
     tokens: Sequence[int], end: int
 ) -> None:
     async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
-        one = start(pipeline)
+        one = begun(pipeline)
         two = pipeline.follow(CHAT, step=2, sampling=Sampling(), guessing=repeating(), end=90)
         last.say(said())
         await one.future
@@ -344,6 +370,20 @@ def test_a_result_that_was_not_asked_for_breaks_the_pipeline(
         with pytest.raises(EngineError, match="not asked for"):
             await two.future
         assert pipeline.broken is not None
+
+    on_two_links(scenario)
+
+
+@pytest.mark.parametrize("position", [0, 17, 19, 1 << 30])
+def test_a_result_that_ends_elsewhere_than_its_step_breaks_the_pipeline(position: int) -> None:
+    """The step that follows would not fit into the context, and nobody would wait for it with a deadline."""
+
+    async def scenario(pipeline: Pipeline, first: FakeChain, last: FakeChain) -> None:
+        one = begun(pipeline)
+        pipeline.follow(CHAT, step=2, sampling=Sampling(), guessing=repeating(), end=90)
+        last.say(msgspec.structs.replace(said(), position=position))
+        with pytest.raises(EngineError, match="not asked for"):
+            await one.future
 
     on_two_links(scenario)
 

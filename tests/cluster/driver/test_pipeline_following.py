@@ -21,7 +21,7 @@ def test_a_token_is_sent_back_in_by_who_received_it() -> None:
 
         assert [(f.step, f.position) for f in first.forwards] == [(1, 0), (2, 2)]
         assert two.token == 7
-        last.say(result(step=2))
+        last.say(result(step=2, position=3))
         assert (await one.future).result.step == 1
         assert (await two.future).result.step == 2
 
@@ -111,7 +111,7 @@ def test_how_long_a_step_took_is_counted_from_when_it_was_sent() -> None:
         now = 100.25
         pipeline._receive(result(step=1), memoryview(b""))  # which sends the second
         now = 101.0
-        pipeline._receive(result(step=2), memoryview(b""))
+        pipeline._receive(result(step=2, position=3), memoryview(b""))
         assert (await one.future).seconds == 0.25
         assert (await two.future).seconds == 0.75
 
@@ -233,7 +233,9 @@ def test_how_long_tokens_are_on_the_way_is_known_after_a_few_of_them() -> None:
         steps = [follow(pipeline, step) for step in range(2, 10)]
         for step in range(1, 10):
             assert pipeline.times.hops_ms() is None
-            last.say(msgspec.structs.replace(result(step=step), compute_ms=(1e6, 1e6)))
+            last.say(
+                msgspec.structs.replace(result(step=step, position=1 + step), compute_ms=(1e6, 1e6))
+            )
         await steps[-1].future
 
         on_the_way = pipeline.times.hops_ms()

@@ -262,6 +262,7 @@ class ChainEnds:
         if self.is_draining:
             return
         step.sent = self._clock()
+        step.position, step.tokens = position, len(tokens) - len(step.drafts)
         self.sent_tokens += len(tokens)
         message = Forward(
             epoch=self.epoch,

@@ -33,7 +33,8 @@ class PendingStep:
         is_for_others: whether the stages wait for others in it, and compute nothing.
         guessing: guesses at the tokens after its own; None: nobody does.
         end: with guesses, where the caches may end at most. The step is not sent if its token does not fit.
-        position: of the token that was sent with it.
+        position: of the first token that was sent with it.
+        tokens: that were sent with it, without guesses; 0: none were.
         drafts: the guesses that were sent with it.
     """
 
@@ -51,13 +52,14 @@ class PendingStep:
     guessing: Drafts | None = None
     end: int = 0
     position: int = 0
+    tokens: int = 0
     drafts: tuple[int, ...] = ()
 
     def check(self, result: Result) -> None:
-        """Raise EngineError if a result has tokens that were not guessed."""
+        """Raise EngineError if a result has tokens that were not guessed, or is that of other ones."""
         count = len(result.accepted)
         ids = tuple(chosen.token_id for chosen in result.accepted)
-        is_end = not self.drafts or result.position == self.position + 1 + count
+        is_end = self.tokens == 0 or result.position == self.position + self.tokens + count
         if ids != self.drafts[:count] or not is_end:
             raise EngineError(
                 "The last computer of the pipeline answered with tokens that it was not asked for. Its Potluck may"
