@@ -145,7 +145,7 @@ SAID += (
     loss.lost_while_loading("Mac", loss.process_lost(is_hung=True)).message,
 )
 ENGLISH = re.compile(
-    r"\b(the|and|is|are|of|with|has|it|for|this|would|cannot|needs|your|model|all)\b"
+    r"\b(the|and|is|are|of|with|has|it|for|this|would|cannot|needs|your|model|all|must|least)\b"
 )
 
 
