@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError
-from potluck.plan.apart import Reading, Sizes, first_token_ms, plan_apart, reading_beside
+from potluck.plan.apart import Reading, Sizes, first_token_ms, plan_apart, reading_beside, told_ms
 from potluck.plan.cost import DeviceCost, LinkCost, Links, ModelShape
 from potluck.plan.placement import make_plan
 from potluck.plan.stages import Plan
@@ -156,7 +156,7 @@ def test_one_that_has_no_part_of_a_plan_in_force_may_read_for_it(
     assert reading_beside(sizes, home, both) is None  # each has a part
 
 
-def test_the_planner_makes_no_groups_where_some_are_to_read_for_others(
+def test_those_who_answer_and_those_who_read_may_compute_layers_together(
     sizes: Sizes, device_of: DeviceOf, links_of: LinksOf
 ) -> None:
     # Together, A and B take half as long as one of them; P computes prompts fast.
@@ -170,12 +170,31 @@ def test_the_planner_makes_no_groups_where_some_are_to_read_for_others(
 
     plan, reading = planned(sizes, devices, "P")
     assert reading is not None
-    assert not any(stage.is_ranked for stage in (*plan.stages, *reading.plan.stages))
-    _, reading = planned(sizes, devices, "A", "B")
+    assert [stage.is_ranked for stage in (*plan.stages, *reading.plan.stages)] == [
+        True,
+        True,
+        False,
+    ]
+    plan, reading = planned(sizes, devices, "A", "B")
     assert reading is not None
-    assert not any(stage.is_ranked for stage in reading.plan.stages)
-    with pytest.raises(InvalidLayersError, match="the plus in --layers"):
-        planned(sizes, devices, "P", layers=[("A+B", 10)])
+    assert [stage.is_ranked for stage in reading.plan.stages] == [True, True]
+
+
+def test_ranks_send_a_cache_once_between_them(
+    sizes: Sizes, device_of: DeviceOf, links_of: LinksOf
+) -> None:
+    """Moving takes nearly all of the time here, and who answers receives all of it."""
+    devices = [device_of(name, decode_ms=1.0, prefill_ms=0.1, head_ms=0.0) for name in "ABP"]
+    slow = replace(sizes, links=links_of(devices, rtt_ms=0.2, bytes_per_s=1e6))
+
+    def moved_ms(reading: tuple[str, int]) -> float:
+        answers = make_plan(
+            slow.shape, devices, slow.links, layers=[("P", 10)], measured_tokens=100
+        )
+        reads = make_plan(slow.shape, devices, slow.links, layers=[reading], measured_tokens=100)
+        return first_token_ms(slow, answers, reads, 2000)
+
+    assert moved_ms(("A+B", 10)) == pytest.approx(moved_ms(("A", 10)), rel=0.02)
 
 
 def test_what_cannot_be_is_refused_in_a_sentence(sizes: Sizes, home: list[DeviceCost]) -> None:
@@ -195,6 +214,45 @@ def test_a_prompt_whose_cache_is_too_large_is_read_where_it_is_answered(
     assert reading is not None
     assert reading.most_tokens == 4000
     assert "more than 4,000 tokens" in reading.explanation
+
+
+def test_a_model_whose_usual_prompt_is_too_large_to_be_moved_gets_no_reader(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    _, reading = planned(replace(sizes, most_bytes=75_000_000), home)  # 1,500 tokens
+    assert reading is None
+
+
+@pytest.mark.parametrize(
+    "cost", [{"context": 512}, {"most_bytes": 500 * 50_000}], ids=["context", "bytes"]
+)
+def test_a_copy_of_the_model_that_could_never_read_a_prompt_is_refused(
+    sizes: Sizes, home: list[DeviceCost], cost: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidLayersError, match="PC would have nothing to read"):
+        planned(replace(sizes, **cost), home, "PC")
+
+
+def test_people_are_told_of_the_prompt_that_they_ask_about(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    for prompt, told in ((7000, 7000), (100, 2000)):
+        asked = replace(sizes, prompt=prompt)
+        plan, reading = planned(asked, home)
+        assert reading is not None
+        assert f"first token of a prompt of {told:,} tokens" in reading.explanation
+        reader = reading.plan if prompt == told else None
+        assert told_ms(asked, plan, reading) == first_token_ms(sizes, plan, reader, prompt)
+
+
+def test_prompts_with_pictures_are_said_to_be_read_where_they_are_answered(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    for tokens in (0, 256):
+        shape = replace(sizes.shape, picture_tokens=tokens)
+        _, reading = planned(replace(sizes, shape=shape), home, "PC")
+        assert reading is not None
+        assert ("So are those with pictures." in reading.explanation) == bool(tokens)
 
 
 def test_the_link_sets_the_pace_of_a_long_prompt(sizes: Sizes, home: list[DeviceCost]) -> None:

@@ -19,6 +19,7 @@ from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.loading.weights import load_weights
 from potluck.engine.stage import Stage
 from potluck.ids import Digest, SessionId
+from potluck.model.cache_shares import CacheShares
 from potluck.model.checkpoint.stacked import Slice, stack_slices
 from potluck.model.config import ModelConfig
 from potluck.model.naming import decoder_names
@@ -84,7 +85,14 @@ class Reference:
             cache=cache,
             device=device,
         )
-        return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch, **sizes)
+        return Stage(
+            weights,
+            context=context,
+            cache_budget=cache_budget,
+            epoch=epoch,
+            shares=CacheShares(config=self.config, scheme=scheme),
+            **sizes,
+        )
 
     def weights(
         self,
@@ -251,12 +259,16 @@ def whole_blocks(variant: str) -> dict[str, Any]:
     changes: dict[str, Any] = {} if has_fixed_heads(variant) else {"hidden_size": 64}
     if "head_dim" in fields:
         changes["head_dim"] = 16
+    if "index_block_size" in fields:
+        changes["index_head_dim"] = 16
     if "moe_intermediate_size" in fields:
         changes["moe_intermediate_size"] = 32
     if "shared_expert_intermediate_size" in fields:
         changes["shared_expert_intermediate_size"] = 48
     if "shared_intermediate_size" in fields:
         changes["shared_intermediate_size"] = 48
+    if "dense_intermediate_size" in fields:
+        changes["dense_intermediate_size"] = 80
     if "intermediate_size_mlp" in fields:
         changes["intermediate_size_mlp"] = 96
     if "linear_value_head_dim" in fields:

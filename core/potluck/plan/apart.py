@@ -40,6 +40,7 @@ class Sizes:
     measured_tokens: int  # of the chunk that `DeviceCost.prefill_ms` was measured with
     context: int
     most_bytes: int  # of a cache that may be moved
+    prompt: int | None = None  # tokens of the prompt that people are told of; None: a usual one
     is_int8: bool = False  # whether processors keep caches in 8 bits; GPUs do not
 
 
@@ -58,6 +59,10 @@ class Reading:
     least_tokens: int
     most_tokens: int
     explanation: str
+
+    def takes(self, tokens: int) -> bool:
+        """Whether a prompt with so many tokens, all of them new, is read there."""
+        return self.least_tokens <= tokens <= self.most_tokens
 
 
 class Answering(Protocol):
@@ -126,15 +131,16 @@ def _read_by(
         )
     plan = answering(_without(devices, readers | _too_old(devices)), stop=stop)
     reader = _plan_of(sizes, _without(devices, others))
-    if any(stage.is_ranked for stage in plan.stages):
-        raise InvalidLayersError(
-            "Computers that compute layers together cannot take over what others have read. Leave --prefill"
-            " out, or the plus in --layers."
-        )
     if not _is_alike(sizes, plan, reader):
         raise InvalidLayersError(
             f"{_names(reader)} cannot read for {_names(plan)}: with --cache int8, processors and GPUs"
             " keep what was read in different forms. Leave --cache out."
+        )
+    if min(_most_tokens(sizes), sizes.context - 1) < LEAST_TOKENS:
+        raise InvalidLayersError(
+            f"{_names(reader)} would have nothing to read: prompts with fewer than {LEAST_TOKENS} tokens are read"
+            " where they are answered, and longer ones are beyond the context, or their cache is too large to be"
+            " moved. Give a larger --context, or leave --prefill out."
         )
     return plan, _reading(sizes, plan, reader, least=LEAST_TOKENS)
 
@@ -154,10 +160,9 @@ def _best_reading(
     usual = answer_ms(sizes, plan, None)
     most_ms = min(usual / GAIN, usual - LEAST_GAIN_MS)
     used = {stage.node for stage in plan.stages}
-    is_ranked = any(stage.is_ranked for stage in plan.stages)
     nodes, old = {device.node for device in devices}, _too_old(devices)
     is_fixed = answering is None
-    takes_no_caches = is_ranked or bool(used & old)
+    takes_no_caches = bool(used & old)
     for node in sorted((nodes - used if len(used) == 1 or is_fixed else nodes) - old):
         if stop() or (is_fixed and takes_no_caches):
             break
@@ -183,6 +188,8 @@ def _best_reading(
 def answer_ms(sizes: Sizes, plan: Plan, reading: Plan | None) -> float:
     """The time of a usual answer to a usual prompt."""
     prompt = min(USUAL_PROMPT, sizes.context // 2)
+    if prompt > _most_tokens(sizes):
+        reading = None
     token_ms = token_after_ms(sizes.shape, plan, prompt)
     return first_token_ms(sizes, plan, reading, prompt) + USUAL_ANSWER * token_ms
 
@@ -199,6 +206,13 @@ def first_token_ms(sizes: Sizes, plan: Plan, reading: Plan | None, tokens: int) 
     moving, last = (_moving_ms(sizes, plan, reading, n) for n in (tokens, min(tokens, chunk)))
     first = computing * min(1.0, chunk / max(1, tokens))  # nothing moves before it
     return max(computing + last, first + moving) + token_after_ms(sizes.shape, plan, tokens)
+
+
+def told_ms(sizes: Sizes, plan: Plan, reading: Reading | None) -> float:
+    """The time to the first token of an answer to the prompt that people are told of."""
+    prompt = sizes.prompt or min(USUAL_PROMPT, sizes.context // 2)
+    reader = reading.plan if reading is not None and reading.takes(prompt) else None
+    return first_token_ms(sizes, plan, reader, prompt)
 
 
 def _prefill_ms(sizes: Sizes, plan: Plan, tokens: int) -> float:
@@ -229,7 +243,9 @@ def _moving_ms(sizes: Sizes, plan: Plan, reading: Plan, tokens: int) -> float:
             )
             hop = hop_between(sizes.links, source.node, target.node)
             latency_ms = max(latency_ms, hop.latency_ms)
-            ms = len(both) * layer_bytes * hop.ms_per_byte
+            # A rank has about its share of each row.
+            nbytes = len(both) * layer_bytes * source.part * target.part
+            ms = nbytes * hop.ms_per_byte
             busy["sends", source.node] += ms
             busy["receives", target.node] += ms
     return latency_ms + max(busy.values(), default=0.0)
@@ -238,8 +254,6 @@ def _moving_ms(sizes: Sizes, plan: Plan, reading: Plan, tokens: int) -> float:
 def _is_alike(sizes: Sizes, plan: Plan, reading: Plan) -> bool:
     """Whether all of them keep caches in one form."""
     stages = (*plan.stages, *reading.stages)
-    if any(stage.is_ranked for stage in stages):  # each has a part of every row
-        return False
     return not sizes.is_int8 or len({stage.device.startswith("cpu") for stage in stages}) == 1
 
 
@@ -249,12 +263,8 @@ def _too_old(devices: Sequence[DeviceCost]) -> set[NodeId]:
 
 
 def _without(devices: Sequence[DeviceCost], nodes: set[NodeId]) -> list[DeviceCost]:
-    """The devices, of which those of these computers have no layers.
-
-    None is chosen to compute layers together with others: ranks have a part of every row, and neither send nor
-    take caches. Groups that are asked for by hand are still made.
-    """
-    return [replace(d, is_apart=d.node in nodes, can_rank=False) for d in devices]
+    """The devices, of which those of these computers have no layers."""
+    return [replace(d, is_apart=d.node in nodes) for d in devices]
 
 
 def _plan_of(sizes: Sizes, devices: Sequence[DeviceCost]) -> Plan:
@@ -272,7 +282,9 @@ def _reading(sizes: Sizes, plan: Plan, reading: Plan, *, least: int | None) -> R
             if first_token_ms(sizes, plan, reading, n) < first_token_ms(sizes, plan, None, n)
         )
         least = next(gains, LEAST_TOKENS)
-    prompt = max(least, min(USUAL_PROMPT, most, sizes.context // 2))
+    prompt = sizes.prompt
+    if prompt is None or not least <= prompt <= most:
+        prompt = max(least, min(USUAL_PROMPT, most, sizes.context // 2))
     apart, alone = (first_token_ms(sizes, plan, who, prompt) for who in (reading, None))
     readers, answerers = (_names(one) for one in (reading, plan))
     reads = f"{readers} reads your prompt" if _is_one(reading) else f"{readers} read your prompt"
@@ -288,6 +300,8 @@ def _reading(sizes: Sizes, plan: Plan, reading: Plan, *, least: int | None) -> R
         lines.append(
             f"So are those of more than {most:,} tokens: their cache is too large to be moved."
         )
+    if sizes.shape.picture_tokens:
+        lines.append("So are those with pictures.")
     return Reading(plan=reading, least_tokens=least, most_tokens=most, explanation=" ".join(lines))
 
 

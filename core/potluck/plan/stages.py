@@ -28,13 +28,18 @@ class StagePlan:
     chunk_read_ms: tuple[float, ...] = ()
     memory: int  # bytes of weights and KV cache
     rank: int = 0  # in its group, whose ranks follow each other and have the same layers
-    tower: bool = False  # it has the vision tower, and no layers
+    tower: bool = False  # it has the vision tower without being the first one
     shares: tuple[int, ...] = (1,)  # how much of each layer every rank has; one: there is no group
 
     @property
     def is_ranked(self) -> bool:
         """Whether it is a rank of a group, and has a share of its layers."""
         return len(self.shares) > 1
+
+    @property
+    def part(self) -> float:
+        """How much of each layer it has, of 1."""
+        return self.shares[self.rank] / sum(self.shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
