@@ -8,6 +8,7 @@ from potluck.cluster.driver.computed import prefix_digests
 from potluck.wire.activation_messages import (
     PREFIX_TOKENS,
     Attach,
+    ChosenToken,
     CloseSession,
     Forward,
     KeepSession,
@@ -42,6 +43,7 @@ class FakeChain:
         self.moved: int | None = None  # so many tokens come of these at most
         self.expected: list[ExpectCache] = []
         self.forgets = 0  # how often what is left of the plan before was given back
+        self.has_no_room = False  # for what it is to take over
         self.never_takes = False  # what it is to take over never comes
         self.closed: list[str] = []
         self.attached: int | None = None
@@ -52,6 +54,7 @@ class FakeChain:
         self.room: int | None = None
         self.evictions = 0
         self.report: Callable[[StepFailed], None] = lambda _: None
+        self.next_token = next_token  # from all tokens so far
         self._said: list[Message] = []  # messages from the time before a receiver was set
         self._receiver: Callable[[Message, memoryview], None] | None = None
         self._end = asyncio.Event()
@@ -79,7 +82,10 @@ class FakeChain:
             case ExpectCache():
                 self.expected.append(message)
                 assert message.position == len(self.caches[message.session])
-                self._say_where(message, message.position)
+                if self.has_no_room:
+                    self._refuse(message, "out_of_memory")
+                else:
+                    self._say_where(message, message.position)
             case SendCache():
                 pass
             case TakeCache():
@@ -96,19 +102,19 @@ class FakeChain:
             return
         if cache is None or message.position != len(cache):
             kind = "unknown_session" if cache is None else "need_replay"
-            asyncio.get_running_loop().call_soon(
-                self.report,
-                StepFailed(
-                    epoch=message.epoch,
-                    session=message.session,
-                    step=message.step,
-                    kind=kind,
-                    message="the cache is not there",
-                    position=None if cache is None else len(cache),
-                ),
-            )
+            self._refuse(message, kind, position=None if cache is None else len(cache))
             return
-        cache.extend(self.cached(struct.unpack(f"<{message.tensor.shape[0]}i", payload)))
+        tokens = struct.unpack(f"<{message.tensor.shape[0]}i", payload)
+        assert tokens[1:] == message.drafts or not message.drafts
+        cache.extend(self.cached(tokens[: len(tokens) - len(message.drafts)]))
+        accepted: list[ChosenToken] = []
+        token = self.next_token(cache)
+        for draft in message.drafts:
+            if draft != token:
+                break
+            accepted.append(ChosenToken(token_id=token))
+            cache.append(token)
+            token = self.next_token(cache)
         self._make_room(message.session)
         self.say(
             Result(
@@ -116,10 +122,24 @@ class FakeChain:
                 session=message.session,
                 step=message.step,
                 position=len(cache),
-                token_id=next_token(cache) if message.sampling else None,
+                token_id=token if message.sampling else None,
                 compute_ms=(1.0,),
+                accepted=tuple(accepted),
             )
         )
+
+    def _refuse(
+        self, message: Forward | ExpectCache, kind: str, *, position: int | None = None
+    ) -> None:
+        failure = StepFailed(
+            epoch=message.epoch,
+            session=message.session,
+            step=message.step,
+            kind=kind,
+            message="the cache is not there",
+            position=position,
+        )
+        asyncio.get_running_loop().call_soon(self.report, failure)
 
     def _restore(self, message: RestoreSession) -> None:
         """Take over what is kept, if it is whole in the prompt, as the only one of its stages that has so much."""

@@ -28,7 +28,7 @@ class StagePlan:
     chunk_read_ms: tuple[float, ...] = ()
     memory: int  # bytes of weights and KV cache
     rank: int = 0  # in its group, whose ranks follow each other and have the same layers
-    tower: bool = False  # it has the vision tower, and no layers
+    tower: bool = False  # it has the vision tower without being the first one
     shares: tuple[int, ...] = (1,)  # how much of each layer every rank has; one: there is no group
 
     @property

@@ -285,7 +285,10 @@ class Assign(Message, frozen=True, tag="assign"):
     share: RankShare | None = None  # of each layer; None: all of it
     model: Name = ""  # its name, for the worker's owner
     tower: bool = False
-    """It has the vision tower, and no layers: it reads pictures for the first stage, which has one as well."""
+    """It has the vision tower without being the first stage: it reads pictures for that, which has one as well.
+
+    Then it may have no layers (0, 0).
+    """
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):
@@ -348,6 +351,7 @@ class Loaded(Message, frozen=True, tag="loaded"):
     is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
     keeps_sessions: bool = False  # whether it keeps caches on disk, and can restore them
     moves_caches: bool = False  # whether it sends caches to other stages, and takes them
+    takes_drafts: bool = False  # whether it computes guesses at tokens, and forgets the wrong ones
 
 
 class Unload(Message, frozen=True, tag="unload"):

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from potluck.cluster.driver.pending import PendingStep, PendingSteps, StepResult, token_payload
+from potluck.cluster.driver.payload import token_payload
+from potluck.cluster.driver.pending import PendingStep, PendingSteps, StepResult
 from potluck.cluster.driver.token_times import TokenTimes
 from potluck.cluster.loss import computer_lost
 from potluck.errors import (
@@ -67,6 +68,7 @@ class ChainEnds:
     Attributes:
         times: how long the tokens take that it computes.
         sent_tokens: how many tokens the stages were given to compute.
+        is_draining: whether it gets no more: what is under way may end.
         is_drained: whether all stages have the same tokens, and get no more.
     """
 
@@ -95,7 +97,7 @@ class ChainEnds:
         self._steps = PendingSteps()
         self._broken: PotluckError | None = None
         self._failed = asyncio.Event()
-        self._is_draining = self.is_drained = False
+        self.is_draining = self.is_drained = False
         self._ended = asyncio.Event()  # a step has
 
     @property
@@ -106,7 +108,7 @@ class ChainEnds:
     @property
     def sends(self) -> bool:
         """Whether what it is given goes to the stages: it is neither broken nor drained."""
-        return self._broken is None and not self._is_draining
+        return self._broken is None and not self.is_draining
 
     async def wait_broken(self) -> None:
         """Wait until no step can run any more, also if all connections are still there."""
@@ -135,7 +137,7 @@ class ChainEnds:
         """
         with self._lock:
             self._send_fed()
-            self._is_draining, self._steps.feeds = True, False
+            self.is_draining, self._steps.feeds = True, False
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while self._broken is None and self._has_sent:
@@ -205,21 +207,31 @@ class ChainEnds:
         now = self._clock()
         self._heard = max(self._heard, now)
         with self._lock:
-            step = self._steps.take(result, now)
+            try:
+                step = self._steps.take(result, now)
+            except EngineError as error:
+                self._loop.call_soon_threadsafe(self.fail, error)
+                return
             if step is not None and step.token is not None and self._steps.are_of(result.session):
-                self.times.note(step.seconds(now), result.compute_ms)
+                self._note(step, step.seconds(now), result.compute_ms)
             if not result.more:
                 self._send_fed()
         if step is not None:
             arrived = StepResult(result, step.seconds(now))
             self._loop.call_soon_threadsafe(self._set_result, step.future, arrived)
 
+    def _note(self, step: PendingStep, seconds: float, compute_ms: Sequence[float]) -> None:
+        """Learn how long a token took that was computed alone, or one with guesses."""
+        self._steps.costs.note(len(step.drafts), seconds)
+        if not step.drafts:
+            self.times.note(seconds, compute_ms)
+
     def _send_fed(self) -> None:
         """Send the tokens whose results came together at once, so that they stay together."""
         fed = self._steps.take_fed()
         for more, (step, position) in zip(reversed(range(len(fed))), fed, strict=True):
             assert step.token is not None
-            self._forward(step, position, [step.token], more)
+            self._forward(step, position, [step.token, *step.drafts], more)
 
     # --- steps
 
@@ -247,7 +259,7 @@ class ChainEnds:
     def _forward(
         self, step: PendingStep, position: int, tokens: Sequence[int], more: int = 0
     ) -> None:
-        if self._is_draining:
+        if self.is_draining:
             return
         step.sent = self._clock()
         self.sent_tokens += len(tokens)
@@ -262,6 +274,7 @@ class ChainEnds:
             scoring=step.scoring,
             more=more,
             pictures=step.pictures,
+            drafts=step.drafts,
         )
         try:
             self._first.send_nowait(message, token_payload(tokens))

@@ -33,7 +33,7 @@ from potluck.cluster.master.sharing_out import (
     may_have_readers,
     may_have_viewer,
     share_out,
-    viewing_beside,
+    viewing_of,
 )
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
@@ -47,7 +47,7 @@ from potluck.ids import NodeId
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits
 from potluck.model.schemes import Cache, Scheme
-from potluck.plan.apart import Reading, Sizes, reading_beside
+from potluck.plan.apart import Reading, Sizes, reading_beside, told_ms
 from potluck.plan.cost import DeviceCost
 from potluck.plan.labels import computer_names
 from potluck.plan.placement import make_plan
@@ -247,7 +247,7 @@ class Planner:
     async def with_viewing(self, planned: Planned) -> Planned:
         """A plan in force with who could read pictures for its first stage, if somebody pays."""
         sizes, devices = await self._weighed_beside(planned)
-        viewing = viewing_beside(sizes, devices, planned.plan, planned.reading)
+        viewing = viewing_of(sizes, devices, planned.plan, planned.reading, among="others")
         if viewing is not None:
             logger.info("a viewer is chosen: %s", viewing.explanation)
         return replace(planned, viewing=viewing)
@@ -352,10 +352,12 @@ class Planner:
             measured_tokens=PROFILE_TOKENS,
             near=near.plan.stages if near is not None and near.is_of(model, scheme) else (),
         )
+        context = context_of(request, model)
+        sizes = sizes_of(model.config, scheme, request.cache, shape, links, context, request.prompt)
         search = partial(
             share_out,
             request,
-            sizes_of(model.config, scheme, request.cache, shape, links, context_of(request, model)),
+            sizes,
             counted_devices(devices, scheme, request, model),
             may_choose=may_choose,
             answering=answering,
@@ -374,9 +376,11 @@ class Planner:
             cache=request.cache,
             note="\n".join(notes),
             warnings=(*beyond_training(request, model), *shared.warnings),
-            context=context_of(request, model),
+            context=context,
             plan=shared.plan,
             names=computer_names(devices),
+            prompt=sizes.prompt,
+            first_token_ms=told_ms(sizes, shared.plan, shared.reading),
             reading=shared.reading,
             viewing=shared.viewing,
             may_have_readers=may_have_readers(request),

@@ -17,7 +17,7 @@ from potluck.plan.apart import Reading
 logger = logging.getLogger(__name__)
 
 
-class Readers(Beside):
+class Readers(Beside[Deployment]):
     """Prepares the readers of a deployment, and finds some where a plan has none.
 
     Args:
@@ -80,6 +80,7 @@ class Readers(Beside):
             least_tokens=reading.least_tokens,
             most_tokens=reading.most_tokens,
             chunk_tokens=deployment.planned.chunk_tokens,
+            alone_s=lambda new, cached: answering.planned.prompt_ms(new, cached=cached) / 1000,
         )
         generator.read_with(reader, answering.pipeline)
         logger.info("%s read prompts", names)

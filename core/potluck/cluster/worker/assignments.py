@@ -26,7 +26,8 @@ def check_assignment(message: Assign) -> dict[Digest, Content]:
     start, stop = message.layers
     if message.tower:
         _check_tower(message, config)
-    elif not 0 <= start < stop <= config.num_layers:
+    is_alone = message.tower and (start, stop) == (0, 0)
+    if not is_alone and not 0 <= start < stop <= config.num_layers:
         raise BrokenModelError(f"The model has {config.num_layers} layers, not {start} to {stop}.")
     # Random weights are made on this computer.
     is_sent = message.seed is None
@@ -81,9 +82,9 @@ def _slices(
 
 
 def _check_tower(message: Assign, config: ModelConfig) -> None:
-    """Check that an assignment of a vision tower has nothing else."""
+    """Check that a vision tower is alone, or beside layers of a stage that would have none."""
     if config.tower is None:
         raise BrokenModelError("The model reads no pictures, and a vision tower was assigned.")
-    has_more = message.embedding or message.head or message.share is not None
-    if has_more or message.layers != (0, 0):
+    has_more = message.embedding or message.share is not None
+    if has_more or (message.head and message.layers == (0, 0)):
         raise BrokenModelError("A vision tower was assigned together with other parts.")

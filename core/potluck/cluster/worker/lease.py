@@ -96,7 +96,8 @@ class Lease:
 
     @property
     def _is_tower(self) -> bool:
-        return all(stage.assign.tower for stage in self.stages.values())
+        assigned = [stage.assign for stage in self.stages.values()]
+        return all(a.tower and a.layers == (0, 0) for a in assigned)
 
     @property
     def model(self) -> tuple[str, int]:
