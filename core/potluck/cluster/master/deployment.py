@@ -31,7 +31,8 @@ from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.fields import line
-from potluck.wire.messages import Assign, DeviceId, RankShare
+from potluck.wire.messages import Assign, DeviceId
+from potluck.wire.shares import RankShare
 
 logger = logging.getLogger(__name__)
 
