@@ -182,6 +182,52 @@ def test_what_cannot_be_read_out_of_a_whole_tensor_is_sent(
 
 
 @pytest.mark.net
+@pytest.mark.usefixtures("removed_in_threads")
+def test_a_whole_tensor_that_is_damaged_is_dropped_when_its_slice_was_passed_on(
+    tmp_path: Path, model: LocalModel
+) -> None:
+    async def main() -> None:
+        async with (
+            Rig(tmp_path / "one") as rig,
+            Rig(tmp_path / "two", name="Mac", desk=rig.desk) as other,
+        ):
+            laptop, slices = (await rig.control()).computer, Slices(model)
+            await give(laptop, slices.whole, model.sources)
+            await give(laptop, slices.message, {})
+            first = next(iter(slices.cut.values()))
+            path = rig.store.path(Digest(str(first.whole)))
+            path.write_bytes(bytes(path.stat().st_size))
+
+            mac = (await other.control()).computer
+            need = await mac.assign(slices.message)
+            await mac.expect(2, rig.laptop.node_id, need.tensors)
+            with pytest.raises(RemoteError, match="arrived altered twice"):
+                await laptop.pass_on(mac, need.tensors, timeout_s=20)
+            assert not path.exists()
+
+    run(main())
+
+
+@pytest.mark.net
+def test_a_spare_slice_in_a_whole_tensor_is_passed_on(tmp_path: Path, model: LocalModel) -> None:
+    async def main() -> None:
+        async with (
+            Rig(tmp_path / "one") as rig,
+            Rig(tmp_path / "two", name="Mac", desk=rig.desk) as other,
+        ):
+            laptop, slices = (await rig.control()).computer, Slices(model)
+            await give(laptop, slices.whole, model.sources)
+            assert (await laptop.keep(slices.keep)).stored == nbytes(slices.message)
+
+            mac = (await other.control()).computer
+            need = await mac.assign(slices.message)
+            await mac.expect(2, rig.laptop.node_id, need.tensors)
+            assert await laptop.pass_on(mac, need.tensors, timeout_s=20) == nbytes(slices.message)
+
+    run(main())
+
+
+@pytest.mark.net
 def test_a_slice_can_be_a_spare_copy(tmp_path: Path, model: LocalModel) -> None:
     async def main() -> None:
         async with Rig(tmp_path) as rig:
