@@ -19,7 +19,7 @@ from potluck.cluster.loss import lost_while_loading
 from potluck.cluster.master.ages import check_ages
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import Planned
-from potluck.cluster.master.slicing import sent_slices
+from potluck.cluster.master.slicing import Checks, sent_slices
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
@@ -85,7 +85,7 @@ class Deployment:
         self._answering = answering
         self.moves_caches = False  # whether all stages send and take caches
         self._computers = computers
-        self._packing_turn = asyncio.Lock()
+        self._packing_turn, self._checks = asyncio.Lock(), Checks()
         self._changed = changed
         self.tasks = [
             self._task(stage, computers[stage.node], name)
@@ -136,7 +136,9 @@ class Deployment:
             stage=stage,
             computer=computer,
             assign=assign,
-            tensors=StageTensors(model, planned.scheme, expected, self._packing, slices),
+            tensors=StageTensors(
+                model, planned.scheme, expected, self._packing, slices, self._checks
+            ),
             progress=StageProgress(node_id=stage.node, name=name),
             changed=self._changed,
             retries=self._retries,
