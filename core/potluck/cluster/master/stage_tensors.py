@@ -38,9 +38,8 @@ from potluck.wire.messages import TensorInfo
 
 logger = logging.getLogger(__name__)
 
-_REPAIRS = (
-    2  # of damaged packed files before slices are cut; each finds all that is damaged by then
-)
+_REPAIRS = 2
+"""Of damaged packed files before slices are cut. Each finds all that is damaged by then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -190,9 +189,8 @@ class StageTensors:
         except StoreError as error:
             logger.warning("sending originals: %s", error)
             self.problem = error.message
-            if isinstance(
-                error, DiskFullError
-            ):  # its own message is written for a computer that receives weights
+            if isinstance(error, DiskFullError):
+                # Its own message is written for a computer that receives weights.
                 self.problem = (
                     f"This computer's disk has no room for {self._model.name} in {self._scheme}."
                 )
@@ -230,10 +228,12 @@ class StageTensors:
             if sources is None:
                 return
             try:
-                return await self._slicing.digest(missing, sources, made)
+                await self._slicing.digest(missing, sources, made)
             except IntegrityError as error:
                 logger.warning("repairing before slices are cut: %s", error)
                 await self.repair(error.data["digest"])
+            else:
+                return
 
     def infos(self, *, is_local: bool) -> tuple[TensorInfo, ...]:
         """The tensors of the assignment.

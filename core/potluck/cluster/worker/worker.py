@@ -211,9 +211,8 @@ class Worker:
             found = None
         is_of_this_plan = found is not None and found.epoch == message.epoch
         if found is not None and not is_of_this_plan:
-            self.leasing.unpin(
-                found
-            )  # its layers are in memory, so the store may delete its tensors
+            # Its layers are in memory, so the store may delete its tensors.
+            self.leasing.unpin(found)
         self._store.inventory.pin(files)
         self.peers.assigned(link.home, tensors)
         try:
@@ -231,9 +230,8 @@ class Worker:
             else self.leasing.begin(link, message.epoch)
         )
         if (before := lease.stages.get(device)) is not None:
-            self._store.inventory.unpin(
-                before.files
-            )  # assigned again, because the missing tensors changed
+            # Assigned again, because the missing tensors changed.
+            self._store.inventory.unpin(before.files)
         lease.stages[device] = LeasedStage(
             handle=handle,
             assign=message,
