@@ -116,6 +116,7 @@ class Deployment:
             expected = {}  # every computer makes its own random weights
         sent = sent_slices(model.config, stage, planned.plan, planned.scheme)
         slices = {} if computer.is_local else sent
+        tensors = StageTensors(model, planned.scheme, expected, self._packing, slices, self._checks)
         assign = Assign(
             epoch=self.epoch,
             model_id=model.manifest.model_id,
@@ -137,9 +138,7 @@ class Deployment:
             stage=stage,
             computer=computer,
             assign=assign,
-            tensors=StageTensors(
-                model, planned.scheme, expected, self._packing, slices, self._checks
-            ),
+            tensors=tensors,
             progress=StageProgress(node_id=stage.node, name=name),
             changed=self._changed,
             retries=self._retries,
@@ -302,8 +301,7 @@ class Deployment:
         await task.prepare(is_packed_first=pays)
 
     async def _give(self, task: StageDeployment) -> int:
-        # Stages are packed one after the other, so that the first one is sent during the next
-        # packing.
+        # Stages are packed one after the other: the first one is sent while the next one is packed.
         async with self._packing_turn:
             await task.pack(self._link_rate(task.stage.node))
         return await self._named(task, task.give(lambda: self._enter("streaming")))
