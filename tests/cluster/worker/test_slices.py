@@ -1,6 +1,7 @@
 """A worker that is assigned a rank's slices: it is sent these alone, or reads them out of whole tensors that it has."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from fake_cluster import run
 from fake_engine import assign
 from worker_rig import Rig
 
-from potluck.cluster.worker.assignments import check_assignment
+from potluck.cluster.worker import worker
+from potluck.cluster.worker.assignments import check_assignment, check_spares
+from potluck.cluster.worker.contents import Content
 from potluck.errors import BrokenModelError, IntegrityError, RemoteError
 from potluck.ids import Digest
 from potluck.model.shares import Share
@@ -245,6 +248,33 @@ def test_a_slice_can_be_a_spare_copy(tmp_path: Path, model: LocalModel) -> None:
             assert again.stored == nbytes(other.message)
 
     run(main())
+
+
+@pytest.mark.net
+def test_the_event_loop_goes_on_while_what_a_master_names_is_checked(
+    tmp_path: Path, model: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where heads are cut takes seconds of a config with as many as there may be."""
+    threads: list[threading.Thread] = []
+
+    def noting(check: Callable[[Any], Mapping[Digest, Content]]) -> Callable[[Any], Any]:
+        def noted(message: Any) -> Any:
+            threads.append(threading.current_thread())
+            return check(message)
+
+        return noted
+
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            laptop, slices = (await rig.control()).computer, Slices(model)
+            await laptop.keep(slices.keep)
+            await laptop.assign(slices.message)
+
+    for check in (check_assignment, check_spares):
+        monkeypatch.setattr(worker, check.__name__, noting(check))
+    run(main())
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 def test_only_what_a_rank_has_a_slice_of_may_be_called_one(model: LocalModel) -> None:
