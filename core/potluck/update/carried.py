@@ -51,10 +51,12 @@ def take(
         new = versions.new(version)
         try:
             shutil.move(tree, new)
+            try_version(new, version, threading.Event())
+            versions.add(version)
         except OSError as error:
             raise StoreError(f"The new version cannot be installed: {reason(error)}.") from error
-        try_version(new, version, threading.Event())
-        versions.add(version)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)  # of one that is not used
         versions.switch(version)
 
 
