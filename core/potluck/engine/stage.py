@@ -25,6 +25,7 @@ from potluck.engine.sampling.head import StageHead
 from potluck.engine.session import Output, Session, StepTokens, need_replay
 from potluck.engine.stage_sessions import StageSessions
 from potluck.ids import SessionId
+from potluck.model.cache_shares import CacheShares
 from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK
 from potluck.wire.activation_messages import Sampling
 
@@ -59,6 +60,7 @@ class Stage(StageSessions):
         disk: Disk = at_once,
         exchange: Exchange | None = None,
         together: Together = alone,
+        shares: CacheShares | None = None,
     ) -> None:
         """Make a stage with no sessions.
 
@@ -77,6 +79,8 @@ class Stage(StageSessions):
                 same order. None: the weights are those of whole layers.
             together: entered around the computing of steps, which were checked, and have their room: by it the
                 other ranks of a group are made to compute them too (`follow`).
+            shares: which part of what each layer caches it has, so that caches move to stages that have other
+                parts, and from these. None: it has all of each layer, and so have the others.
         """
         super().__init__(
             weights,
@@ -89,6 +93,7 @@ class Stage(StageSessions):
             max_sessions=max_sessions,
             files=files,
             disk=disk,
+            shares=shares if shares is not None else CacheShares(config=weights.config),
         )
         self._exchange, self._together = exchange, together
         self._forward_pass = ForwardPass(weights, context, exchange)
@@ -255,7 +260,13 @@ class Stage(StageSessions):
         self._bounds.check_wishes(tokens.sampling, tokens.scoring, tokens.length)
         self._bounds.check_places(tokens.lag, tokens.places, tokens.position, tokens.length)
         self._bounds.check_pictures(tokens.pictures, tokens.length)
-        if is_repeated:
+        self._bounds.check_drafts(
+            tokens.drafts,
+            tokens.length,
+            tokens.sampling,
+            is_alone=tokens.is_choice_alone and tokens.is_text,
+        )
+        if is_repeated or 0 < known.cache.length - tokens.position <= known.drafts:
             self._trim(known, tokens.position)
         if tokens.position != known.cache.length:
             raise need_replay(known.cache.length, tokens.position)
@@ -308,6 +319,8 @@ class Stage(StageSessions):
             raise
         for tokens, known, output in zip(steps, sessions, outputs, strict=True):
             if isinstance(output, Output):
+                known.cache.trim(output.position)  # some drafts may not be what was chosen
+                known.drafts = 0 if output.hidden is None else len(tokens.drafts)
                 self._remember(known, tokens.identity, output)
             else:
                 known.cache.trim(tokens.position)

@@ -6,6 +6,7 @@ Nothing is computed here: see `stage`, whose rules hold. Not thread-safe.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from potluck.engine.caches.cache_pool import CachePool
 from potluck.engine.caches.disk_work import Disk
@@ -24,8 +25,10 @@ from potluck.engine.session import Session, need_replay
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import OutOfMemoryError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
+from potluck.model.cache_shares import CacheShares
 from potluck.model.caches import MOST_MOVED_BYTES, CacheSizes
 from potluck.model.mixing.carried import cache_owners
+from potluck.model.shares import Share
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +49,18 @@ class StageSessions:
         max_sessions: int,
         files: SessionFiles | None,
         disk: Disk,
+        shares: CacheShares,
     ) -> None:
         """Begin without sessions; `Stage` says what the arguments are."""
         config = weights.config
-        self.weights = weights
+        self.weights, self.shares = weights, shares
         self.context = context
         self.epoch = epoch
+        sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
+        self.caches = tuple(block.spec.cache(sizes) for block in weights.blocks)
+        # Guesses are exact where a step of several tokens has the bits of single ones, in each row of the head too.
+        is_exact = weights.is_exact_in_chunks and weights.computes_together
+        self.takes_drafts = is_exact and all(spec.forgets for spec in self.caches)
         self._bounds = StepBounds(
             vocabulary=config.vocab_size,
             hidden=None if weights.embedding is not None else config.width,
@@ -59,13 +68,12 @@ class StageSessions:
             chunk=chunk,
             context=context,
             needs_ids=config.needs_ids(weights.layers),
+            takes_drafts=self.takes_drafts,
             deep=config.deep_numbers(weights.layers[0]) if weights.layers else 0,
         )
         self._max_sessions = max_sessions
         # A prompt goes on from any token only where it does not matter how tokens are cut into steps.
         self._device = weights.device
-        sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
-        self.caches = tuple(block.spec.cache(sizes) for block in weights.blocks)
         mixers = [block.spec.mixer for block in weights.blocks]
         self.cache_owners = cache_owners(mixers, sizes.number_bytes)
         keeps = weights.is_exact_in_chunks and all(spec.keeps for spec in self.caches)
@@ -168,16 +176,32 @@ class StageSessions:
         """
         caches = {name: known.cache for name, known in self._sessions.items()}
         layers = self.weights.layers
-        return LeftSessions(caches, self.caches, layers, is_in_force=is_in_force)
+        return LeftSessions(caches, self.caches, layers, self.shares, is_in_force=is_in_force)
 
     def send_rows(
-        self, session: SessionId, layers: range, position: int, end: int, *, epoch: int
+        self,
+        session: SessionId,
+        layers: range,
+        position: int,
+        end: int,
+        *,
+        epoch: int,
+        to: Share | None = None,
     ) -> RowSender:
-        """Read a session's cache from `position` to `end`, in these of the stage's layers, as it is computed."""
+        """Read a session's cache from `position` to `end`, as it is computed.
+
+        Args:
+            session: its name.
+            layers: those of the stage's layers that are read.
+            position: of the first token.
+            end: the position after the last one.
+            epoch: of the plan in force.
+            to: the share of the stage that it is for; None: it has whole layers.
+        """
         cache = self._find(session, epoch).cache
-        moved = moved_parts(cache, self.caches, self.weights.layers)
+        moved = moved_parts(cache, self.caches, self.weights.layers, self.shares)
         wanted = {key: part for key, part in moved if key[0] in layers}
-        return RowSender(cache, wanted, position, end)
+        return RowSender(cache, wanted, partial(self.shares.given, to=to), position, end)
 
     def expect_rows(
         self, session: SessionId, position: int, end: int, *, epoch: int, evicts: bool = True
@@ -209,7 +233,7 @@ class StageSessions:
         with out_of_memory("receive a conversation's cache", self._device):
             self._reserve(session, end + 1)
             self._forget(self._pool.make_room(session, apart))
-            parts = dict(moved_parts(cache, self.caches, self.weights.layers))
+            parts = dict(moved_parts(cache, self.caches, self.weights.layers, self.shares))
             rows = RowReceiver(cache, parts, position, end)
         self._forget_last(known)
         return rows
@@ -269,6 +293,7 @@ class StageSessions:
 
     def _forget_last(self, known: Session) -> None:
         known.last = known.output = None
+        known.drafts = 0
         if self._holder is known:
             self._holder = None
 

@@ -15,7 +15,7 @@ from potluck.wire.activation_messages import (
     TensorHeader,
     TrimSession,
 )
-from potluck.wire.cache_messages import ExpectCache
+from potluck.wire.cache_messages import CacheSent, ExpectCache, RankHas
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
 
@@ -53,6 +53,14 @@ class Bench:
         end = None if is_last else 99
         self.put(
             Forward(epoch=1, session=session, step=step, position=0, tensor=tensor, prompt_end=end)
+        )
+
+    def drafts(self, session: str, step: int = 1) -> None:
+        tensor = TensorHeader(dtype="I32", shape=(4,))
+        self.put(
+            Forward(
+                epoch=1, session=session, step=step, position=step, tensor=tensor, drafts=(1, 2, 3)
+            )
         )
 
     def open(self, session: str) -> None:
@@ -95,6 +103,20 @@ def test_two_tokens_of_one_session_are_two_groups_in_their_order() -> None:
     bench.token("a", 2)
     bench.token("b", 1)
     assert bench.rest() == ["token a1 b1", "token a2"]
+
+
+def test_a_token_with_guesses_goes_before_chunks_and_by_itself() -> None:
+    bench = Bench()
+    bench.chunk("a")
+    bench.token("b")
+    bench.drafts("c")
+    bench.token("d")
+    bench.token("e")
+    assert bench.next() == "token b1"
+    group = bench.scheduler.next()
+    assert group is not None
+    assert (group.kind, group.tokens) == ("drafts", 4)
+    assert bench.rest() == ["chunk a1", "token d1 e1"]
 
 
 @pytest.mark.parametrize(("shape", "tokens"), [((), 1), ((0,), 1), ((5,), 5), ((5, 8), 5)])
@@ -392,6 +414,26 @@ def test_a_rank_does_what_rank_0_has_chosen_in_its_order() -> None:
     assert bench.rest() == ["chunk a1", "token b1 c1", "control OpenSession d"]
     assert bench.scheduler.waiting == 0
     assert not bench.scheduler.is_full
+
+
+def test_what_other_stages_send_of_caches_comes_between_no_tokens_of_a_group() -> None:
+    """A rank that computed them apart would no longer do what rank 0 does."""
+    bench = Bench()
+    bench.scheduler.in_order = True
+    bench.token("a", more=1)
+    bench.put(CacheSent(epoch=1, transfer="t", layers=(0, 1)))
+    bench.token("b")
+    assert bench.rest() == ["control CacheSent", "token a1 b1"]
+
+
+def test_what_another_rank_has_is_heard_though_its_session_waits() -> None:
+    bench = Bench()
+    bench.scheduler.hold("a")
+    bench.put(RankHas(epoch=1, session="a", step=1, position=64))
+    bench.token("a")
+    assert bench.rest() == ["control RankHas a"]
+    bench.scheduler.release("a")
+    assert bench.rest() == ["token a1"]
 
 
 def test_a_group_is_not_cut_because_of_what_else_waits() -> None:

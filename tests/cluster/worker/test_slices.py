@@ -18,7 +18,8 @@ from potluck.model.shares import Share
 from potluck.model.stored_slices import stage_slices, stored_slice
 from potluck.store.registry import LocalModel
 from potluck.store.source import TensorSource
-from potluck.wire.messages import Assign, Load, RankShare, TensorInfo
+from potluck.wire.messages import Assign, Load, TensorInfo
+from potluck.wire.shares import RankShare
 from potluck.wire.spare_messages import Keep
 
 LAYERS = range(2)

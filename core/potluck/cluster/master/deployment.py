@@ -31,7 +31,8 @@ from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.fields import line
-from potluck.wire.messages import Assign, DeviceId, RankShare
+from potluck.wire.messages import Assign, DeviceId
+from potluck.wire.shares import RankShare
 
 logger = logging.getLogger(__name__)
 
@@ -241,6 +242,7 @@ class Deployment:
             stages=len(self.planned.plan.pipeline),
             is_exact_in_chunks=all(stage.is_exact_in_chunks for stage in loaded),
             keeps_sessions=all(stage.keeps_sessions for stage in loaded),
+            takes_drafts=all(stage.takes_drafts for stage in loaded),
             stretches=self.planned.model.config.stretches,
         )
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")

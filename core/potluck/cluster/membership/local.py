@@ -197,7 +197,8 @@ class LocalComputer:
             cache_tokens=result.cache_tokens,
             is_exact_in_chunks=result.is_exact_in_chunks,
             keeps_sessions=result.keeps_sessions,
-            moves_caches=load.ranks is None,
+            moves_caches=True,
+            takes_drafts=result.takes_drafts,
         )
 
     async def _give_back_unused(self) -> None:

@@ -4,8 +4,8 @@ The rules:
 
 - The messages of one session are handled in the order in which they came. Steps that wait are dropped
   when their tokens are to be forgotten again: nobody waits for the rest of a prompt that was cancelled.
-- Single tokens and control messages (open, trim, close, attach) go first, in the order in which
-  they became ready: many people wait for their next token, and each takes milliseconds.
+- Single tokens, those with guesses at the next ones, and control messages (open, trim, close, attach) go first, in the
+  order in which they became ready: many people wait for their next token, and each takes milliseconds.
 - A chunk of a prompt, or a picture in it, goes when nothing of that kind is ready, or after `TurnLimits.groups_before_chunk`
   groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
   became ready: two prompts take turns.
@@ -21,7 +21,7 @@ takes groups while it has that turn itself.
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from potluck.ids import HomeId, Role
 from potluck.wire.activation_messages import (
@@ -30,12 +30,22 @@ from potluck.wire.activation_messages import (
     OpenSession,
     TrimSession,
 )
-from potluck.wire.cache_messages import ExpectCache
+from potluck.wire.cache_messages import (
+    CacheGivenUp,
+    CacheReceived,
+    CacheRows,
+    CacheSent,
+    ExpectCache,
+    FetchCache,
+    RankHas,
+)
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
 from potluck.wire.picture_messages import GiveRows, ReadPicture, ShowPicture
 
-Kind = Literal["control", "room", "token", "chunk", "picture", "rows"]
+Aside: TypeAlias = CacheRows | CacheReceived | CacheSent | CacheGivenUp | FetchCache | RankHas
+"""What does not come along the chain, but of stages and ranks beside it: it is in no order with what does."""
+Kind = Literal["control", "room", "token", "drafts", "chunk", "picture", "rows"]
 
 _MESSAGE_BYTES = 1024  # what a message without payload counts as
 _SQUARE = 3 * 28 * 28  # bytes of a picture's pixels that are about a token's worth
@@ -85,7 +95,9 @@ class Group(NamedTuple):
         """How many tokens are computed, or squares of pixels of a picture, but at least 1."""
         if isinstance(message := self.members[0].message, ShowPicture | ReadPicture):
             return max(1, math.prod(message.tensor.shape) // _SQUARE)
-        if self.kind == "chunk" and isinstance(message := self.members[0].message, Forward):
+        if self.kind in ("chunk", "drafts") and isinstance(
+            message := self.members[0].message, Forward
+        ):
             return max(1, math.prod(message.tensor.shape[:1]))  # a wrong step may have no axis
         return len(self.members)
 
@@ -138,15 +150,21 @@ class Scheduler:
         kind = self._kind(session, message)
         self._waiting += 1
         self._nbytes += nbytes
-        self._arriving.append(Waiting(link, message, payload, kind, nbytes))
+        waiting = Waiting(link, message, payload, kind, nbytes)
+        if isinstance(message, Aside):
+            self._put_arrived((waiting,))
+            return
+        self._arriving.append(waiting)
         is_followed = isinstance(message, Forward) and message.more > 0
         if is_followed and not self._is_large_enough:
             return
         arrived, self._arriving = self._arriving, []
+        self._put_arrived(tuple(arrived))
+
+    def _put_arrived(self, arrived: tuple[Waiting, ...]) -> None:
         if self.in_order:
-            self._ordered.append(
-                Group(kind, tuple(arrived), ends_prompts=_is_last_chunk(arrived[0]))
-            )
+            kind = arrived[-1].kind
+            self._ordered.append(Group(kind, arrived, ends_prompts=_is_last_chunk(arrived[0])))
             return
         for waiting in arrived:
             self._add(waiting)
@@ -222,6 +240,8 @@ class Scheduler:
             if len(self._open_prompts) > self._limits.open_prompts:
                 del self._open_prompts[next(iter(self._open_prompts))]
             return "chunk"
+        if message.drafts:
+            return "drafts"
         # The rest of a prompt may be a single token.
         return "chunk" if is_rest or message.tensor.shape[:1] != (1,) else "token"
 
@@ -290,7 +310,7 @@ def _is_last_chunk(waiting: Waiting) -> bool:
 
 
 def _session(message: Message) -> str:
-    return getattr(message, "session", "")
+    return "" if isinstance(message, Aside) else getattr(message, "session", "")
 
 
 def _nbytes(message: Message, payload: memoryview) -> int:

@@ -315,7 +315,8 @@ class Worker:
             cache_tokens=loaded.cache_tokens,
             is_exact_in_chunks=loaded.is_exact_in_chunks,
             keeps_sessions=loaded.keeps_sessions,
-            moves_caches=message.ranks is None,
+            moves_caches=True,
+            takes_drafts=loaded.takes_drafts,
         )
 
     def _file(self, info: TensorInfo, lent: LeasedStage) -> TensorFile:
