@@ -1,6 +1,8 @@
 """The AppImage: its AppRun installs, opens and updates with small trees; its starter unpacks an image and hands over to AppRun."""
 
+import fcntl
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -222,13 +224,42 @@ def test_two_impatient_clicks_install_it_once(computer: Computer) -> None:
     assert computer.left == []
 
 
+def test_one_that_is_slow_is_waited_for_as_long_as_it_lives(computer: Computer) -> None:
+    appdir, parent = computer.appdir("1.0.0"), computer.target.parent
+    parent.mkdir(parents=True)
+    told = computer.folder / "told"
+    os.mkfifo(told)
+    computer.add("flock", f'echo waits >"{told}"; exec "{shutil.which("flock")}" "$@"')
+    telling, slow = os.open(told, os.O_RDWR), os.open(parent, os.O_RDONLY)
+    fcntl.flock(slow, fcntl.LOCK_EX)
+    with subprocess.Popen(
+        computer.command(appdir), env=computer.environ(), stdout=subprocess.PIPE, text=True
+    ) as second:
+        assert select.select([telling], [], [], 30)[0]
+        assert computer.left == []  # it has begun nothing
+        os.close(slow)  # as if its process had ended
+        assert second.communicate(timeout=60)[0] == "1.0.0 opened\n"
+    os.close(telling)
+
+
 def test_one_that_was_ended_in_the_middle_is_in_nobodys_way(computer: Computer) -> None:
-    computer.target.parent.mkdir(parents=True)
-    gone = subprocess.run(["sh", "-c", "echo $$"], capture_output=True, text=True, check=True)
-    (computer.target.parent / ".potluck.appimage").mkdir()
-    (computer.target.parent / ".potluck.appimage.lock").symlink_to(gone.stdout.strip())
+    (computer.target.parent / ".potluck.appimage/squashfs-root").mkdir(parents=True)
 
     assert computer.start(computer.appdir("1.0.0")).stdout == "1.0.0 opened\n"
+    assert computer.left == []
+
+
+def test_a_newer_one_that_cannot_be_unpacked_is_said_and_what_is_there_is_opened(
+    computer: Computer,
+) -> None:
+    computer.start(computer.appdir("1.0.0"))
+    newer = computer.appdir("1.1.0")
+    shutil.rmtree(newer / "package")
+
+    done = computer.start(newer)
+
+    assert f"{newer}/package" in done.stderr  # what could not be read
+    assert done.stdout == "1.0.0 opened\n"
     assert computer.left == []
 
 

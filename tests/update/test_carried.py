@@ -42,9 +42,8 @@ def test_it_is_used_from_the_next_start_on_and_can_be_left_again(
     assert versions.before == "1.0.0"
     assert not tree.exists()
     assert versions.go_back("Its owner went back.", by_owner=True) == "1.0.0"
-    assert not is_wanted(
-        versions, "2.0.0"
-    )  # who opens the same file again has not changed his mind
+    # Who opens the same file again has not changed his mind.
+    assert not is_wanted(versions, "2.0.0")
     assert is_wanted(versions, "2.0.1")
 
 
@@ -57,7 +56,7 @@ def test_one_that_does_not_start_is_not_used(
 
     assert "does not start on this computer" in capsys.readouterr().err
     assert versions.current == "1.0.0"
-    assert "2.0.0" not in names(versions)
+    assert names(versions) == ["1.0.0"]  # nor is it left there under another name
 
 
 def test_what_another_start_has_taken_meanwhile_stays(versions: Versions, tmp_path: Path) -> None:
@@ -68,6 +67,17 @@ def test_what_another_start_has_taken_meanwhile_stays(versions: Versions, tmp_pa
 
     assert second.exists()
     assert names(versions) == ["1.0.0", "2.0.0"]
+
+
+def test_an_older_one_that_waited_does_not_take_the_place_of_a_newer_one(
+    versions: Versions, tmp_path: Path
+) -> None:
+    assert is_wanted(versions, "1.5.0")  # as it began
+    assert main(["take", str(make_tree(tmp_path / "first", "2.0.0")), "2.0.0"], versions) == 0
+
+    assert main(["take", str(make_tree(tmp_path / "second", "1.5.0")), "1.5.0"], versions) == 0
+
+    assert versions.current == "2.0.0"
 
 
 def test_the_program_of_somebody_else_is_not_changed(

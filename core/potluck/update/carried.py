@@ -32,7 +32,7 @@ def take(
     version: str,
     try_version: Callable[[Path, str, threading.Event], None] = try_version,
 ) -> None:
-    """Move a tree beside the version in use, and use it from the next start on, if it starts.
+    """Move a tree beside the version in use, and use it from the next start on, if it starts and is wanted still.
 
     Args:
         versions: that are installed.
@@ -46,15 +46,17 @@ def take(
     if not versions.is_writable():
         raise UsageError(NOT_YOURS)
     with versions.unpacking():
-        if versions.current == version:
-            return  # another one has taken it meanwhile
+        if not is_wanted(versions, version):
+            return  # another one has taken it meanwhile, or one that is newer
         new = versions.new(version)
         try:
             shutil.move(tree, new)
+            try_version(new, version, threading.Event())
+            versions.add(version)
         except OSError as error:
             raise StoreError(f"The new version cannot be installed: {reason(error)}.") from error
-        try_version(new, version, threading.Event())
-        versions.add(version)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)  # of one that is not used
         versions.switch(version)
 
 

@@ -36,6 +36,8 @@ static void fail(const char *what, const char *why) {
     exit(127);
 }
 
+static void fail_damaged(void) { fail("the image", "is damaged; download the AppImage again"); }
+
 /* squashfuse asks for this. The image is made with zstd alone; with squashfuse's own table, libraries for all other
    kinds would be linked in. */
 static sqfs_err decompress(void *in, size_t size, void *out, size_t *room) {
@@ -62,7 +64,7 @@ static size_t image_offset(int fd) {
 static void read_all(sqfs *fs, sqfs_inode *node, sqfs_off_t from, char *to, sqfs_off_t size) {
     sqfs_off_t done = size;
     if (sqfs_read_range(fs, node, from, &done, to) != SQFS_OK || done != size)
-        fail("the image", "is damaged");
+        fail_damaged();
 }
 
 static void make_folder(const char *path, mode_t mode) {
@@ -106,7 +108,7 @@ static void write_file(sqfs *fs, sqfs_inode *node, const char *path) {
 static void write_link(sqfs *fs, sqfs_inode *node, const char *path) {
     char leads[PATH_MAX];
     size_t room = sizeof leads;
-    if (sqfs_readlink(fs, node, leads, &room) != SQFS_OK) fail("the image", "is damaged");
+    if (sqfs_readlink(fs, node, leads, &room) != SQFS_OK) fail_damaged();
     if (unlink(path) != 0 && errno != ENOENT) fail(path, strerror(errno));
     if (symlink(leads, path) != 0) fail(path, strerror(errno));
 }
@@ -123,7 +125,7 @@ static void extract(sqfs *fs, const char *pattern) {
         if (snprintf(path, sizeof path, TARGET "/%s", walk.path) >= (int)sizeof path)
             fail(walk.path, strerror(ENAMETOOLONG));
         if (sqfs_inode_get(fs, &node, sqfs_dentry_inode(&walk.entry)) != SQFS_OK)
-            fail("the image", "is damaged");
+            fail_damaged();
         make_parents(path);
         if (S_ISDIR(node.base.mode)) make_folder(path, node.base.mode & 0777);
         else if (S_ISREG(node.base.mode)) write_file(fs, &node, path);
@@ -131,7 +133,7 @@ static void extract(sqfs *fs, const char *pattern) {
         else fail(path, "is neither a file nor a folder nor a link");
         puts(path);
     }
-    if (error != SQFS_OK) fail("the image", "is damaged");
+    if (error != SQFS_OK) fail_damaged();
     sqfs_traverse_close(&walk);
 }
 
@@ -143,7 +145,7 @@ static void run(sqfs *fs, int count, char **words) {
     if (sqfs_inode_get(fs, &node, sqfs_inode_root(fs)) != SQFS_OK ||
         sqfs_lookup_path(fs, &node, "AppRun", &found) != SQFS_OK || !found ||
         node.xtra.reg.file_size >= MOST_SCRIPT)
-        fail("the image", "is damaged");
+        fail_damaged();
     read_all(fs, &node, 0, script, node.xtra.reg.file_size);
     char **command = calloc((size_t)count + 5, sizeof *command);
     if (command == NULL) fail("the start", strerror(errno));

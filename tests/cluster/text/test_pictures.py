@@ -358,3 +358,9 @@ def test_more_pixels_than_a_prompt_may_have_are_refused(monkeypatch: pytest.Monk
     assert len(prepare_pictures([FILES["grey"]], GEMMA)) == 1
     with pytest.raises(PromptError, match="too many"):
         prepare_pictures([FILES["grey"]] * 2, GEMMA)
+
+
+def test_a_model_that_asks_for_more_pixels_than_a_prompt_may_have_gets_none() -> None:
+    large = form("crop", side=64, square=2048)
+    with pytest.raises(PromptError, match="picture 1 in 71 megapixels"):
+        prepare_pictures([saved(Image.new("RGB", (17, 1)))], large)

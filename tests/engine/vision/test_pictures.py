@@ -27,7 +27,7 @@ class WideRows:
     def __init__(self, spec: TowerSpec) -> None:
         self.spec = spec
 
-    def __call__(self, pixels: Tensor) -> Tensor:
+    def __call__(self, pixels: Tensor, prepare: object) -> Tensor:
         side = self.spec.patch * self.spec.merge
         return torch.empty(pixels.shape[0] * pixels.shape[1] // side**2, self.spec.row)
 

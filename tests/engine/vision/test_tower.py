@@ -26,3 +26,20 @@ def test_rows_of_a_picture_are_those_of_transformers(variant: str, tmp_path: Pat
     assert packed.nbytes < 0.6 * tower.nbytes
     assert difference(packed(seeing.numbers)[order], seeing.rows()) < 0.05
     assert torch.equal(tower(seeing.numbers), tower(seeing.numbers))
+
+
+def test_a_picture_in_squares_becomes_numbers_square_by_square(tmp_path: Path) -> None:
+    seeing = make_seeing_model("idefics 3", tmp_path)
+    tower = seeing.reference.weights(range(0), embedding=True).tower
+    assert tower is not None
+    square, given = tower.spec.square, list[int]()
+
+    def prepare(some: torch.Tensor) -> torch.Tensor:
+        given.append(len(some))
+        return some.float()
+
+    rows = tower(seeing.numbers.double(), prepare)
+
+    assert given == [square] * (len(seeing.numbers) // square)
+    assert len(given) > 1
+    assert torch.equal(rows, tower(seeing.numbers))

@@ -250,6 +250,32 @@ def test_a_picture_of_idefics_3_is_cut_in_fewer_tiles_where_these_are_too_many_o
     )
 
 
+def test_sizes_that_no_processor_has_end_in_a_layout_all_the_same() -> None:
+    """An odd number of pixels, where the other side is made even, and more tiles than there may be; less than a pixel."""
+    _, text, eye, whole = SEEING["idefics 3"]
+    config = {
+        "architectures": ["Idefics3ForConditionalGeneration"],
+        "text_config": TEXT | text | {"model_type": "llama"},
+        "vision_config": eye | {"image_size": 155, "patch_size": 5, "hidden_size": 32},
+        **(whole | {"scale_factor": 1}),
+    }
+    form = picture_format(ModelConfig.from_dict(config).tower, {"size": {"longest_edge": 1000}})
+    assert form is not None
+    assert form.layout(500, 500).tiles == (1, 1)
+    assert form_of("idefics 3").layout(1, 200).tiles[0] == 1
+    assert min(form_of("glm 4", size={"longest_edge": 1}).layout(100, 100).size) > 0
+    assert min(form_of("qwen 2.5", min_pixels=1 << 32, max_pixels=1).layout(10, 10).size) > 0
+
+
+def test_a_tower_whose_square_has_more_rows_than_a_laptop_bears_is_none() -> None:
+    config = {
+        "architectures": ["LlavaForConditionalGeneration"],
+        "text_config": TEXT | {"model_type": "llama"},
+        "vision_config": SEEING["llava"][2] | {"image_size": 1 << 14, "patch_size": 64},
+    }
+    assert ModelConfig.from_dict(config).tower is None
+
+
 def test_no_picture_has_more_rows_than_a_laptop_bears() -> None:
     for variant in ("qwen 2.5", "qwen 3.5", "mistral 3", "pixtral"):
         rows, columns = form_of(variant).cells(*form_of(variant).layout(4000, 5000).pixels)

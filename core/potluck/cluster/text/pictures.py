@@ -57,6 +57,11 @@ def prepare_pictures(pictures: Sequence[bytes], form: PictureFormat) -> tuple[Pr
 def _prepare(data: bytes, form: PictureFormat, number: int) -> Prepared:
     image = _decode(data, number)
     layout = form.layout(image.height, image.width)
+    if 3 * layout.most_pixels > MOST_PREPARED:  # what a model's files ask for
+        raise PromptError(
+            f"This model takes picture {number} in {round(layout.most_pixels / 1e6)} megapixels, more than a prompt may have."
+            " Cut it, or ask another model."
+        )
     pixels = _laid_out(image, layout, Image.Resampling(form.resample))
     height, width = layout.pixels
     rows, columns = form.cells(height, width)

@@ -65,9 +65,9 @@ class EncodedPictures:
         if picture in self._rows:
             self._rows.move_to_end(picture)
             return
-        numbers = pixels.float().div_(255)
-        numbers.sub_(torch.tensor(mean)).div_(torch.tensor(deviation))
-        self._keep(picture, self._tower(numbers))
+        less, by = torch.tensor(mean), torch.tensor(deviation)
+        rows = self._tower(pixels, lambda some: some.float().div_(255).sub_(less).div_(by))
+        self._keep(picture, rows)
 
     def of(self, picture: str) -> Tensor:
         """All rows of a picture that was read: (rows, numbers), f32, on the CPU."""

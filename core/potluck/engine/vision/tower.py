@@ -39,17 +39,21 @@ class Tower:
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     @torch.inference_mode()
-    def __call__(self, pixels: Tensor) -> Tensor:
+    def __call__(
+        self, pixels: Tensor, prepare: Callable[[Tensor], Tensor] = lambda pixels: pixels
+    ) -> Tensor:
         """Rows of a picture: (H, W, 3), f32, normalised → (cells, out · (1 + deep layers)), f32, on the CPU.
 
         Where lines have an end, its row comes last.
 
-        Height and width are multiples of a cell, or of the square that the tower takes.
+        Args:
+            pixels: height and width are multiples of a cell, or of the square that the tower takes.
+            prepare: makes such numbers of what is given, square by square, so that not all are in memory at once.
         """
         facts = self.spec.facts
         if not facts.is_tiled:
-            return self._read(pixels)
-        rows = [self._read(square) for square in pixels.split(self.spec.square)]
+            return self._read(prepare(pixels))
+        rows = [self._read(prepare(square)) for square in pixels.split(self.spec.square)]
         if facts.line_end is not None:
             rows.append(self._tensors[facts.line_end].float().cpu()[None])
         return torch.cat(rows)

@@ -6,7 +6,7 @@ from typing import cast
 
 from potluck.errors import InvalidConfigError
 from potluck.model.fields import Fields, escaped, invalid
-from potluck.model.vision.spec import PatchForm, TowerFacts, TowerSpec
+from potluck.model.vision.spec import MOST_ROWS, PatchForm, TowerFacts, TowerSpec
 from potluck.model.vision.towers.gemma import (
     GEMMA_3,
     GEMMA_4,
@@ -96,8 +96,8 @@ def read_tower(
         tower = replace(tower, name=name, axes=_axes(facts, text, pairs))
     except InvalidConfigError:
         return None
-    known = {tower.activation, tower.merger_activation} <= set(_ACTIVATIONS)
-    return tower if known else None
+    is_known = {tower.activation, tower.merger_activation} <= set(_ACTIVATIONS)
+    return tower if is_known and tower.rows_at_once <= MOST_ROWS else None
 
 
 def missing_tower(raw: Mapping[str, object], architecture: str) -> str | None:

@@ -11,11 +11,8 @@ import numpy as np
 
 from potluck.model.vision.spec import MOST_ROWS
 
-_SINGLE = (
-    np.float32
-)  # `transformers` computes with canvases so: other choices where two are nearly alike
-
-
+# `transformers` computes with canvases so: other choices where two are nearly alike.
+_SINGLE = np.float32
 _LONGEST = 4096  # pixels of a side before Idefics cuts it
 
 
@@ -56,6 +53,12 @@ class Layout:
         rows, columns = self.tiles
         return (rows * columns + self.has_whole) * self.square, self.square
 
+    @property
+    def most_pixels(self) -> int:
+        """How many pixels the largest picture has that is made on the way."""
+        made = (self.first, self.size, self.frame, self.pixels)
+        return max(height * width for height, width in filter(None, made))
+
 
 def within_area(height: int, width: int, side: int, least: int, most: int) -> tuple[int, int]:
     """Sides in whole cells, as they are, within two numbers of pixels (Qwen)."""
@@ -76,7 +79,7 @@ def as_frames(height: int, width: int, side: int, least: int, most: int) -> tupl
     if min(height, width) < side:
         by = max(side / height, side / width)
         height, width = int(height * by), int(width * by)
-    return within_area(height, width, side, -(-least // 2), most // 2)
+    return within_area(height, width, side, -(-least // 2), max(1, most // 2))
 
 
 def within_edge(height: int, width: int, side: int, most: int) -> tuple[int, int]:
@@ -207,7 +210,8 @@ def split(height: int, width: int, square: int, step: int, edge: int, most: int)
     edge = min(edge, _LONGEST)
     while True:
         first = _with_edge(height, width, edge)
-        tall, wide = _in_steps(*first, step) if most > 1 else (1, 1)
+        is_cut = most > 1 and edge > step
+        tall, wide = _in_steps(*first, step) if is_cut else (1, 1)
         if tall * wide < max(2, most):
             break
         edge = max(step, edge - step)
@@ -234,9 +238,9 @@ def _in_steps(height: int, width: int, step: int) -> tuple[int, int]:
     """How many tiles a picture is stretched over: those of its longer side, and as many as its shape needs then."""
     if width >= height:
         wide = math.ceil(width / step)
-        return math.ceil(int(wide * step / (width / height)) / step), wide
+        return max(1, math.ceil(int(wide * step / (width / height)) / step)), wide
     tall = math.ceil(height / step)
-    return tall, math.ceil(int(tall * step * (width / height)) / step)
+    return tall, max(1, math.ceil(int(tall * step * (width / height)) / step))
 
 
 def _filled(height: int, width: int, lines: int, columns: int) -> tuple[int, int, int, int]:

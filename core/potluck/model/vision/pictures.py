@@ -333,12 +333,13 @@ def picture_format(tower: TowerSpec | None, given: Mapping[str, object]) -> Pict
     at_once = MOST_ROWS * tower.cell_side**2
     least = size.integer("shortest_edge", 1, 1 << 32, facts.least or 1)
     largest = size.integer("longest_edge", 1, 1 << 32, facts.most or at_once)
+    most = fields.integer("max_pixels", 1, 1 << 32, largest)
     return PictureFormat(
         facts=facts,
         side=tower.cell_side,
         square=tower.square,
-        least=min(fields.integer("min_pixels", 1, 1 << 32, least), at_once),
-        most=fields.integer("max_pixels", 1, 1 << 32, largest),
+        least=min(fields.integer("min_pixels", 1, 1 << 32, least), most, at_once),
+        most=most,
         rows=_rows(fields, facts, tower),
         shapes=tower.shapes,
         step=_step(fields, tower),
