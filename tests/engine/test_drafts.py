@@ -111,9 +111,16 @@ def stages_of(reference: Reference, scheme: Scheme, cuts: Sequence[int] = ()) ->
 )
 @pytest.mark.parametrize(
     ("family", "scheme", "cuts"),
-    [("llama", "int4", ()), ("llama", "f32", (1, 3)), ("gemma 2", "int8", (2,))],
+    [
+        ("llama", "int4", ()),
+        ("llama", "f32", (1, 3)),
+        ("gemma 2", "int8", (2,)),  # windows
+        ("gemma 4 e2b", "int8", ()),  # caches that layers share
+        ("deepseek 3", "int8", (2,)),  # latents
+        ("deepseek 4", "int8", ()),  # pools
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_an_answer_is_the_same_with_guesses_that_are_right_wrong_or_both(
     generated: Callable[[str], Reference],
     family: str,
