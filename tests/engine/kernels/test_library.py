@@ -32,6 +32,7 @@ from potluck.model.routing import Routing
 # Windows wants a call to a library where a stack frame is larger than a page: none may be.
 TRIPLES = ["x86_64-pc-windows-msvc-elf", "aarch64-pc-windows-msvc-elf"]
 INSTRUCTION = {
+    "avx512bf16": "vpdpbusd",
     "avx512vnni": "vpdpbusd",
     "avxvnni": "vpdpbusd",
     "avx2": "vpmaddubsw",
@@ -178,7 +179,7 @@ def test_products_use_the_instruction_of_their_path(
     code = machine.emit_assembly(module)
 
     assert code.count(f"\t{INSTRUCTION[path.name]}") >= 8
-    assert ("zmm" in code) == (path.name == "avx512vnni")
+    assert ("zmm" in code) == (path.name in ("avx512bf16", "avx512vnni"))
 
 
 def test_the_path_is_chosen_by_features() -> None:
@@ -189,6 +190,8 @@ def test_the_path_is_chosen_by_features() -> None:
         return usable_paths(architecture, features)[0].name
 
     assert best("x86_64", *v4, "avx512vnni", "avxvnni") == "avx512vnni"
+    assert best("x86_64", *v4, "avx512vnni", "avx512bf16") == "avx512bf16"
+    assert best("x86_64", *v4, "avx512bf16") == "avx2"
     assert best("x86_64", *v4) == "avx2"
     assert best("x86_64", *v3, "avxvnni") == "avxvnni"
     assert best("x86_64", *v3) == "avx2"

@@ -34,6 +34,7 @@ from potluck.engine.kernels.writing.ir_types import (
     F32,
     I8,
     KIND_BYTES,
+    KIND_F16,
     KIND_F32,
     KIND_INT8,
     Operand,
@@ -148,6 +149,11 @@ class Attended:
     @property
     def has_scales(self) -> bool:
         return self.cache_kind == KIND_INT8
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether numbers are rounded so that an instruction may multiply two of each lane."""
+        return self.cache_kind == KIND_F16
 
     @property
     def cached_bytes(self) -> int:
