@@ -35,7 +35,7 @@ from potluck.net.listener import Listener
 from potluck.net.transport import dial
 from potluck.store.chunks import ChunkStore
 from potluck.store.fetch import receive_tensors, send_tensors
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.wire.certificates import tls_name
 from potluck.wire.messages import Address, NeedTensor, NodeInfo
 

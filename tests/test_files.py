@@ -10,6 +10,8 @@ import pytest
 
 from potluck.files import (
     make_folder,
+    open_to_read,
+    read_places,
     recall,
     remove,
     replace,
@@ -202,3 +204,15 @@ def test_folder_is_not_made_in_place_of_a_file(tmp_path):
 
     with pytest.raises(FileExistsError):
         make_folder(file)
+
+
+@pytest.mark.parametrize("in_pieces", [True, False])
+def test_pieces_of_a_file_are_read_into_one_view(tmp_path: Path, in_pieces: bool) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    view = memoryview(bytearray(6))
+
+    with open_to_read(tmp_path / "file", in_pieces=in_pieces) as file:
+        assert read_places(file, [(7, 2), (0, 3), (5, 1)], view) == 6
+        assert bytes(view) == b"780125"
+        assert read_places(file, [(1, 2), (8, 4)], view) == 4  # the file ends before
+        assert bytes(view[:4]) == b"1289"

@@ -1,4 +1,4 @@
-"""Writes files that survive a crash, and locks files for one process at a time."""
+"""Writes files that survive a crash, reads pieces of them, and locks files for one process at a time."""
 
 import codecs
 import logging
@@ -6,8 +6,9 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ _TRIES = 8  # to make a folder that somebody deletes at the same time
 _PRIVATE_FOLDER = 0o700
 _PRIVATE = 0o600  # only the owner may read it, from the first byte on
 _LOCK_POLL_S = 0.05
+_PIECES = 1 << 16  # bytes read at once where pieces of a file are read
 _HELD_WAITS_S = (
     0.01,
     0.02,
@@ -159,6 +161,38 @@ def remember(path: Path, value: object) -> None:
         write_atomically(path, msgspec.json.format(msgspec.json.encode(value)))
     except OSError as error:
         logger.warning("not remembered file=%s error=%s", path, error)
+
+
+def open_to_read(path: Path, *, in_pieces: bool) -> FileIO | BufferedReader:
+    """Open a file to be read with `read_places`.
+
+    `in_pieces`: at many places, which may be a few hundred bytes each, and near each other.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    file = path.open("rb", buffering=0)
+    return BufferedReader(file, _PIECES) if in_pieces else file
+
+
+def read_places(
+    file: FileIO | BufferedReader, places: Iterable[tuple[int, int]], view: memoryview
+) -> int:
+    """Fill a view from these places (position, length) of an open file, in their order.
+
+    Returns:
+        How many bytes were read; fewer than asked for if the file ends before.
+    """
+    filled = 0
+    for position, length in places:
+        file.seek(position)
+        end = filled + length
+        while filled < end:
+            count = file.readinto(view[filled:end])
+            if not count:
+                return filled
+            filled += count
+    return filled
 
 
 def sync_folder(folder: Path, *, system: str = sys.platform) -> None:

@@ -37,7 +37,7 @@ def test_what_was_asked_for_reaches_the_planner(
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     words = ["--scheme", "bf16", "--layers", "my=pc=2, there=4", "--workers", "1", "--context", "9"]
-    words += ["--prefill", "my=pc, attic"]
+    words += ["--prefill", "my=pc, attic", "--pictures", "the den"]
     (tmp_path / "tiny.gguf").touch()
 
     potluck("plan", "--model", "model", *words)
@@ -50,6 +50,7 @@ def test_what_was_asked_for_reaches_the_planner(
             scheme="bf16",
             layers=(("my=pc", 2), ("there", 4)),
             prefill=("my=pc", "attic"),
+            pictures="the den",
             workers=1,
             context=9,
         ),

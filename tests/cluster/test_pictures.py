@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import json
+from collections.abc import Coroutine
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,24 @@ def test_the_answer_is_that_of_transformers_and_pictures_count_by_their_content(
     run(main())
 
 
+async def killed_while_reading(
+    desk: Node, reading: Node, answered: Coroutine[Any, Any, None]
+) -> asyncio.Task[None]:
+    """Begin to answer, and end the stage that reads the picture in the middle of it."""
+    stage = reading.processes.running()[0]._process
+    assert stage is not None
+    psutil.Process(stage.pid).suspend()
+    answering = asyncio.create_task(answered)
+    generator = desk.master._loader._generator
+    assert generator is not None
+    (viewer,) = (place.viewer for place in generator._places._all)
+    assert viewer is not None
+    while not viewer._readings:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    stage.kill()
+    return answering
+
+
 def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_is_lost(
     desk: Node, laptop: Node, run: Run, seeing: SeeingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,18 +229,7 @@ def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_
         await answered(png(11))
         assert shown == []
 
-        stage = laptop.processes.running()[0]._process
-        assert stage is not None
-        psutil.Process(stage.pid).suspend()
-        answering = asyncio.create_task(answered(png(12)))
-        generator = desk.master._loader._generator
-        assert generator is not None
-        (viewer,) = (place.viewer for place in generator._places._all)
-        assert viewer is not None
-        while not viewer._readings:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        stage.kill()  # in the middle of the picture
-        await answering
+        await (await killed_while_reading(desk, laptop, answered(png(12))))
         assert len(shown) == 1
         await eventually(desk, lambda: not viewers.is_ready)
         assert any("cannot read pictures" in note.text for note in desk.backend.state().notices)
@@ -236,6 +244,9 @@ def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_
         assert len(shown) == 2
 
         monkeypatch.setattr(viewing, "GAIN", 1e9)
+        asked = msgspec.structs.replace(request, pictures="laptop")
+        await load(desk, asked)
+        await eventually(desk, lambda: viewers.is_ready)
         await load(desk, msgspec.structs.replace(request, context=255))
         assert viewers.deployment is None
         monkeypatch.setattr(viewing, "GAIN", 1e-9)
@@ -246,5 +257,51 @@ def test_another_computer_reads_pictures_and_the_first_stage_does_when_that_one_
         assert len(shown) == 2
         await desk.backend.unload()
         assert laptop.worker.lease is None
+
+    run(main())
+
+
+def test_a_later_stage_reads_pictures_and_answers_go_on_when_its_computer_is_lost(
+    desk: Node, laptop: Node, run: Run, seeing: SeeingModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    send = Pipeline.send_picture
+
+    def noted(
+        pipeline: Pipeline, message: ShowPicture | GiveRows, payload: bytes, *, rows: int = 0
+    ) -> None:
+        shown.append(type(message).__name__)
+        send(pipeline, message, payload, rows=rows)
+
+    monkeypatch.setattr(Pipeline, "send_picture", noted)
+    layers, folder = (("Desk", 1), ("Laptop", 3)), str(folder_of(seeing))
+    request = PlanRequest(layers=layers, pictures="laptop", context=256, scheme="f32", model=folder)
+
+    async def answered(file: bytes) -> None:
+        started, tokens = await ask(desk, question(file))
+        assert tokens == greedy(seeing, file, started)
+
+    async def main() -> None:
+        viewers = desk.master.viewers
+        await load(desk, request)
+        await eventually(desk, lambda: viewers.is_ready)
+        state = desk.backend.state()
+        assert state.model.plan is not None
+        assert "Pictures are read by Laptop: a large one in" in state.model.plan.explanation
+        (card,) = (each for each in state.computers if each.name == "Laptop")
+        assert (card.layers, card.reads_pictures) == ((1, 4), "yes")
+        assert laptop.worker.lease is not None
+        assert laptop.worker.lease.layers == (1, 4)
+        assert card.memory_lent == state.model.plan.stages[1].memory
+        await answered(png(21))
+        assert shown == ["GiveRows"]
+        await answered(png(21))
+        assert shown == ["GiveRows"]  # its rows are there
+
+        asking = await killed_while_reading(desk, laptop, answered(png(22)))
+        await asking
+        await answered(png(23))
+        assert shown[-1] == "ShowPicture"
+        await eventually(desk, lambda: not viewers.is_ready)
 
     run(main())

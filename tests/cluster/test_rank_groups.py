@@ -1,5 +1,6 @@
 """Devices that compute layers together as ranks of a group, in real nodes with real stage processes."""
 
+import asyncio
 from collections.abc import Iterator
 
 import psutil
@@ -36,6 +37,14 @@ def by_hand(*layers: tuple[str, int]) -> PlanRequest:
     return PlanRequest(layers=layers, scheme="f32", context=1024)
 
 
+def sizes(node: Node) -> tuple[int, int]:
+    """Bytes of the matrices of all layers of the model in force, and of all else that it has."""
+    assert node.master.deployment is not None
+    entries = node.master.deployment.planned.model.manifest.tensors
+    layers = sum(e.nbytes for e in entries if ".layers." in e.name and len(e.shape) == 2)
+    return layers, sum(e.nbytes for e in entries) - layers
+
+
 def groups(node: Node) -> list[tuple[str, str, float]]:
     """Of each stage in force the computer, with whom it computes, and its share."""
     plan = node.backend.state().model.plan
@@ -48,10 +57,23 @@ def test_who_computes_together_says_what_one_says(desk: Node, laptop: Node, run:
         await load(desk, by_hand(("Desk", LAYERS)))
         alone = await chat(desk, LONG)
 
-        await load(desk, by_hand(("Laptop+Desk", LAYERS)))  # rank 0 is the worker
+        sent = await load(desk, by_hand(("Laptop+Desk", LAYERS)))  # rank 0 is the worker
         assert await chat(desk, LONG) == alone
         assert [group for _, group, _ in groups(desk)] == ["Laptop + Desk"] * 2
         assert sum(share for *_, share in groups(desk)) == pytest.approx(1)
+        matrices, rest = sizes(desk)
+        (own,) = (share for name, _, share in groups(desk) if name == "Laptop")
+        assert sent["Laptop"] == pytest.approx(own * matrices + rest, rel=0.1)
+        assert laptop.store.nbytes == sent["Laptop"]
+        assert laptop.worker.lease is not None
+        (stage,) = laptop.worker.lease.stages.values()
+        slices = [digest for digest, one in stage.tensors.items() if one.part is not None]
+
+        await load(desk, by_hand(("Laptop", LAYERS)))
+        for digest in slices:  # which are in the whole tensors that it has now
+            await asyncio.to_thread(laptop.store.discard, digest)
+        assert not any((await load(desk, by_hand(("Laptop+Desk", LAYERS)))).values())
+        assert await chat(desk, LONG) == alone
 
         mixed = (("Desk+Desk/cpu:1", 2), ("Laptop", 1), ("Desk/cpu:1+Laptop/cpu:1", 3))
         with pytest.raises(Exception, match="named twice"):

@@ -372,10 +372,19 @@ def test_a_plan_says_that_a_computer_reads_pictures_only_while_it_does(model: Lo
             return view.explanation
 
         assert says not in said()
-        serving = SimpleNamespace(pipeline=object())
+        serving = SimpleNamespace(
+            pipeline=None, phase="loading", planned=SimpleNamespace(plan=SimpleNamespace(stages=[SimpleNamespace(node=home.laptop.node_id, memory=0)])), tasks=(),
+            uses=lambda node: node == home.laptop.node_id,
+        )  # fmt: skip
         home.master.viewers.deployment = cast("Any", serving)
+        assert says not in said()
+        assert home.view("Laptop").reads_pictures == "soon"
+        assert home.view("Desk").reads_pictures == "no"
+        serving.pipeline = object()
         assert says in said()
+        assert home.view("Laptop").reads_pictures == "yes"
         home.master.viewers.deployment = None
+        assert home.view("Laptop").reads_pictures == "no"
         assert says in deployment_plan(deployment).explanation  # as it was planned
 
     at_home(model, scenario)

@@ -57,6 +57,30 @@ def test_shares_are_by_speed_and_the_slowest_counts_with_the_sums(home: Home) ->
     assert group.cost.prefill_ms[0] > group.cost.decode_ms[0]
 
 
+@pytest.mark.parametrize(
+    ("ms", "shares"),
+    [
+        ((10.0, 10.0), (1, 1)),
+        ((10.0, 10.5), (1, 1)),
+        ((10.5, 10.0), (1, 1)),
+        ((10.0, 20.4), (2, 1)),
+        ((10.0, 14.8), (3, 2)),
+        ((10.0, 600.0), (59, 1)),
+        ((10.0, 12.0, 30.0), (6, 5, 2)),
+    ],
+)
+def test_shares_are_the_simplest_with_which_nobody_takes_much_longer(
+    home: Home, ms: tuple[float, ...], shares: tuple[int, ...]
+) -> None:
+    """So they, and the slices on the ranks' disks, stay when a measurement changes a little."""
+    shape, devices, links = home
+    members = [replace(d, decode_ms=(each,)) for d, each in zip(devices, ms, strict=False)]
+
+    group = group_of(shape, members, links, range(len(ms)), sums={}, prefill_tokens=64)
+
+    assert group.shares == shares
+
+
 def test_what_ranks_cannot_share_each_of_them_has(home: Home) -> None:
     shape, devices, links = home
     half = replace(shape, divided=(0.5,))

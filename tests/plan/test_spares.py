@@ -1,5 +1,7 @@
 """Which layers each computer should have on its disk in case another one is lost."""
 
+from dataclasses import replace
+
 from potluck.ids import NodeId
 from potluck.plan.spares import Share, spare_shares
 from potluck.plan.stages import StagePlan
@@ -58,3 +60,37 @@ def test_what_several_devices_of_a_computer_have_is_not_lacking() -> None:
 
 def test_nothing_is_lacking_if_nothing_could_go_on() -> None:
     assert spare_shares(PLAN, []) == {}
+
+
+def ranked(node: NodeId, layers: range, rank: int, shares: tuple[int, ...]) -> StagePlan:
+    return replace(stages((node, layers))[0], embedding=False, head=False, rank=rank, shares=shares)
+
+
+def test_a_rank_has_no_whole_layers_and_whole_ones_are_parts_of_any_rank() -> None:
+    group = [ranked(LAPTOP, range(4), 0, (1, 1)), ranked(MAC, range(4), 1, (1, 1))]
+    alone = stages((LAPTOP, range(4)))
+
+    assert spare_shares(group, [alone]) == {
+        LAPTOP: Share(frozenset(range(4)), embedding=True, head=True)
+    }
+    parts = {LAPTOP: Share(frozenset(range(4)), part=(0, (1, 1)))}
+    parts[MAC] = Share(frozenset(range(4)), part=(1, (1, 1)))
+    assert spare_shares([], [group]) == parts
+    assert spare_shares(alone, [group]) == {MAC: parts[MAC]}
+    assert spare_shares(group, [group]) == {}
+
+
+def test_what_two_plans_need_of_a_layer_in_other_parts_is_kept_whole() -> None:
+    some, others = ranked(MAC, range(2), 1, (1, 1)), ranked(MAC, range(1, 3), 1, (2, 1))
+
+    assert spare_shares([], [[some], [others]]) == {MAC: Share(frozenset(range(3)))}
+    assert spare_shares([some], [[others]]) == {
+        MAC: Share(frozenset(range(1, 3)), part=(1, (2, 1)))
+    }
+
+
+def test_all_ranks_of_a_group_on_one_computer_are_whole_layers() -> None:
+    both = [ranked(LAPTOP, range(4), rank, (1, 1)) for rank in range(2)]
+
+    assert spare_shares([], [both]) == {LAPTOP: Share(frozenset(range(4)))}
+    assert spare_shares(both, [stages((LAPTOP, range(4)))]) != {}

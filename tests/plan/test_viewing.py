@@ -90,7 +90,7 @@ def test_what_nobody_notices_is_no_gain(
     assert viewing_of(shape_of(20, **SIZES), home, links_of(home, bytes_per_s=1e9)) is None
 
 
-def test_a_computer_that_reads_prompts_or_has_layers_is_left_alone(
+def test_a_computer_that_reads_prompts_or_has_no_room_beside_its_layers_is_left_alone(
     home: list[DeviceCost], shape_of: ShapeOf, links_of: LinksOf
 ) -> None:
     shape, links = shape_of(20, **SIZES), links_of(home, bytes_per_s=100e6)

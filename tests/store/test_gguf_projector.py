@@ -32,6 +32,7 @@ TEMPLATE = (
 TOLD = [
     "qwen 2", "qwen 2.5", "qwen 3", "qwen 3 with experts", "qwen 3.5", "gemma 3", "mistral 3", "pixtral",
     "gemma 4", "gemma 4, with bounds", "gemma 4, without a tower", "internvl", "llama 4", "llava",
+    "llava next", "idefics 3", "glm 4", "glm 4 with experts", "light on ocr",
 ]  # fmt: skip
 UNTOLD = {
     "llama 4": {"attention_chunk_size": 8192}
@@ -66,8 +67,11 @@ def test_a_model_with_its_projector_is_that_of_the_safetensors(
     assert form is not None
     assert (form.mean, form.deviation) == ((0.5, 0.4, 0.3), (0.5, 0.25, 0.2))
     assert form.side == seeing.picture.height // seeing.picture.rows
+    if variant == "idefics 3":
+        assert (form.most, form.step, form.square) == (68, 34, 32)
 
 
+@pytest.mark.parametrize("variant", ["llava", "llava next"])
 @pytest.mark.parametrize(
     ("left_out", "fields"),
     [
@@ -81,10 +85,10 @@ def test_a_model_with_its_projector_is_that_of_the_safetensors(
     ids=["first files", "with its kind", "with its layer"],
 )
 def test_other_files_of_llava_have_the_same_tower(
-    left_out: tuple[str, ...], fields: dict[str, int], tmp_path: Path
+    left_out: tuple[str, ...], fields: dict[str, int], variant: str, tmp_path: Path
 ) -> None:
     """Their `projection_dim` is CLIP's own, and those of the first converter have no layer that is not used, and name no kind."""
-    seeing = make_seeing_model("llava", tmp_path / "hub")
+    seeing = make_seeing_model(variant, tmp_path / "hub")
     file, projector = write_seeing(tmp_path / "hub", tmp_path / "files")
     config = json.loads((tmp_path / "hub" / "config.json").read_text())
     stored = load_file(tmp_path / "hub" / "model.safetensors")
@@ -106,22 +110,35 @@ def test_other_files_of_llava_have_the_same_tower(
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
+    ("variant", "fields", "why"),
     [
-        ({"is_newline_there": 1}, "mlp_grids"),  # LLaVA 1.6
-        ({"feature_layer": 9}, "must be one of the tower's layers"),
+        ("llava next", {"merge_type": "flat"}, "mm_patch_merge_type must be spatial_unpad"),
+        ("llava", {"feature_layer": 9}, "must be one of the tower's layers"),
     ],
 )
 def test_what_is_more_than_llavas_tower_leaves_a_model_of_text(
-    fields: dict[str, int], why: str, tmp_path: Path
+    variant: str, fields: dict[str, int], why: str, tmp_path: Path
 ) -> None:
-    make_seeing_model("llava", tmp_path / "hub")
+    make_seeing_model(variant, tmp_path / "hub")
     file, _ = write_seeing(tmp_path / "hub", tmp_path / "files", fields=fields)
 
     model = open_model(file, cache_dir=tmp_path / "cache")
 
     assert model.config.tower is None
     assert why in (model.blind or "")
+
+
+def test_the_text_of_glm_4_has_its_rope_as_its_file_orders_it_without_a_projector_too(
+    tmp_path: Path,
+) -> None:
+    make_seeing_model("glm 4", tmp_path / "hub")
+    file, projector = write_seeing(tmp_path / "hub", tmp_path / "files")
+    projector.unlink()
+
+    config = open_model(file, cache_dir=tmp_path / "cache").config
+
+    assert config.architecture == "Glm4ForCausalLM"
+    assert not config.paired_rope  # as it is in files of GLM-4 that reads text alone
 
 
 def test_rows_stand_in_the_prompt_where_the_vocabulary_has_no_token_for_them(

@@ -20,6 +20,12 @@ def ask(window: MainWindow, backend: ScriptedBackend, text: str, reply: str = "s
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
 
 
+def write(window: MainWindow, qtbot: QtBot, text: str) -> None:
+    """Type a question and send it, as a person does."""
+    qtbot.keyClicks(window.chat.composer.text, text)
+    qtbot.keyClick(window.chat.composer.text, Qt.Key.Key_Return)
+
+
 def click(window: MainWindow, name: str, qtbot: QtBot) -> None:
     def visible() -> list[QPushButton]:
         return [b for b in window.findChildren(QPushButton, name) if b.isVisible()]

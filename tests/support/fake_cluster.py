@@ -12,7 +12,7 @@ from potluck.ids import Digest, NodeId
 from potluck.model.schemes import Cache
 from potluck.plan.cost import LinkCost
 from potluck.store.progress import TransferProgress
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import (
     LinkMeasured,

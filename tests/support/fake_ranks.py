@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, Unpack
 
 import torch
+from cut_tensors import cut
 from tiny_models import CONTEXT, CPU, Reference, Sizes
 from torch import Tensor
 
+from potluck.engine.loading.reading import StoredTensor
 from potluck.engine.loading.weights import load_weights
 from potluck.engine.rank_sums.ranks import Exchange
 from potluck.engine.stage import Stage
@@ -115,10 +117,16 @@ class RankedReference(Reference):
     """A model whose stages are groups of ranks with these parts."""
 
     parts: tuple[int, ...] = (1, 1)
+    is_cut: bool = False  # each rank has its slices alone
 
     @classmethod
-    def of(cls, reference: Reference, parts: tuple[int, ...]) -> "RankedReference":
-        return cls(reference.model, reference.config, reference.tensors, parts)
+    def of(
+        cls, reference: Reference, parts: tuple[int, ...], *, is_cut: bool = False
+    ) -> "RankedReference":
+        return cls(reference.model, reference.config, reference.tensors, parts, is_cut)
+
+    def _stored(self, share: Share, scheme: Scheme) -> tuple[StoredTensor, ...]:
+        return cut(self.tensors, self.config, share, scheme) if self.is_cut else self.tensors
 
     def stage(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -140,16 +148,17 @@ class RankedReference(Reference):
         stages: list[Stage] = []
         exchanges: list[Exchange] = [*Meeting(len(self.parts)).exchanges()]
         for exchange in exchanges:
+            share = Share(rank=exchange.rank, parts=self.parts)
             weights = load_weights(
                 self.config,
                 range(start, last),
                 embedding=start == 0 if embedding is None else embedding,
                 head=last == self.config.num_layers if head is None else head,
-                tensors=self.tensors,
+                tensors=self._stored(share, scheme),
                 scheme=scheme,
                 device=device,
                 cache=cache,
-                share=Share(rank=exchange.rank, parts=self.parts),
+                share=share,
             )
             stages.append(
                 Stage(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,12 @@ DECODERS = {
     "Gemma3ForConditionalGeneration": ("gemma3", "gemma3"),
     "Gemma4ForConditionalGeneration": ("gemma4", "gemma4v"),
     "Gemma4UnifiedForConditionalGeneration": ("gemma4", "gemma4uv"),
+    "Glm4vForConditionalGeneration": ("glm4", "glm4v"),
+    "Glm4vMoeForConditionalGeneration": ("glm4moe", "glm4v"),
+    "Idefics3ForConditionalGeneration": ("llama", "idefics3"),
     "InternVLForConditionalGeneration": ("qwen3", "internvl"),
     "Llama4ForConditionalGeneration": ("llama4", "llama4"),
+    "LightOnOcrForConditionalGeneration": ("qwen3", "lightonocr"),
     "Mistral3ForConditionalGeneration": ("llama", "pixtral"),
     "LlavaForConditionalGeneration": ("llama", "pixtral"),
     "Qwen2VLForConditionalGeneration": ("qwen2vl", "qwen2vl_merger"),
@@ -183,11 +188,10 @@ def write_projector(
     if sizes is not None:
         writer.add_vision_min_pixels(sizes[0])
         writer.add_vision_max_pixels(sizes[1])
-    _add_facts(writer, config, eye, projector, replaced.get("feature_layer"))
+    merge_type = replaced.get("merge_type", "spatial_unpad")
+    _add_facts(writer, config, eye, projector, replaced.get("feature_layer"), merge_type)
     # A merger's matrices are numbered up to 3, where a real tower has more layers than that.
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, max(layers, 4))
-    if replaced.get("is_newline_there"):
-        writer.add_tensor("model.image_newline", np.zeros(rows, dtype=np.float32))
     for name, values in tower.items():
         for theirs, some in _converted(names, name, values.float(), eye, projector).items():
             _add(writer, _swapped(theirs) if is_old else theirs, some, kind)
@@ -201,6 +205,7 @@ def _add_facts(
     eye: Mapping[str, Any],
     projector: str,
     feature_layer: int | None,
+    merge_type: str,
 ) -> None:
     writer.add_vision_attention_layernorm_eps(eye.get("layer_norm_eps", 1e-6))
     match projector:
@@ -209,6 +214,9 @@ def _add_facts(
             side = eye["image_size"] // eye["patch_size"]
             cells = int(config["mm_tokens_per_image"] ** 0.5)
             writer.add_vision_projector_scale_factor(side // cells)
+        case "glm4v":
+            writer.add_vision_use_silu(True)
+            writer.add_vision_attention_layernorm_eps(eye["rms_norm_eps"])
         case "qwen2vl_merger":
             writer.add_vision_spatial_merge_size(eye["spatial_merge_size"])
         case "qwen2.5vl_merger":
@@ -226,6 +234,13 @@ def _add_facts(
             writer.add_vision_use_gelu(eye["hidden_act"] == "gelu")
             if feature_layer is not None:
                 writer.add_array("clip.vision.feature_layer", [feature_layer])
+            if shapes := config.get("image_grid_pinpoints"):
+                writer.add_string("clip.vision.mm_patch_merge_type", merge_type)
+                writer.add_array("clip.vision.image_grid_pinpoints", [*chain(*shapes)])
+        case "idefics3":
+            writer.add_vision_use_gelu(True)
+            writer.add_vision_projector_scale_factor(config["scale_factor"])
+            writer.add_vision_preproc_image_size(68)
         case "internvl" | "llama4":
             writer.add_vision_use_gelu(True)
             ratio = config.get("downsample_ratio", eye.get("pixel_shuffle_ratio", 0.5))
@@ -248,7 +263,10 @@ def _converted(
         return {_name(names, name.replace("qkv", part)): some for part, some in parts}
     if projector == "qwen3vl_merger" and "merger" in name:
         return {_qwen3_name(name, eye): values}
-    if projector == "pixtral" and name.endswith(("q_proj.weight", "k_proj.weight")):
+    if projector == "lightonocr":
+        name = name.replace("vision_encoder.", "vision_tower.")
+        name = name.replace("vision_projection.", "multi_modal_projector.")
+    if projector in ("pixtral", "lightonocr") and name.endswith(("q_proj.weight", "k_proj.weight")):
         values = permute(values, eye["num_attention_heads"])
     if projector in _RENAMED:
         return _RENAMED[projector](names, name, values)
@@ -292,6 +310,11 @@ def _colours_apart(values: Tensor) -> Tensor:
     return values.view(-1, side, side, 3).permute(0, 3, 1, 2)
 
 
+def _idefics_3(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
+    """As `SmolVLMModel.modify_tensors` makes it."""
+    return {_name(names, f"model.{name}"): values}
+
+
 def _internvl(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Tensor]:
     """As `InternVisionModel.modify_tensors` makes it."""
     for ours, theirs in (("layer_norm", "0"), ("linear_1", "1"), ("linear_2", "3")):
@@ -315,6 +338,8 @@ def _llava(names: gguf.TensorNameMap, name: str, values: Tensor) -> dict[str, Te
     """As the converter of LLaVA's own files makes it, which numbers the projector's matrices by their places."""
     for ours, theirs in (("linear_1", "0"), ("linear_2", "2")):
         name = name.replace(f"multi_modal_projector.{ours}", f"mm.{theirs}")
+    if name == "image_newline":
+        return {"model.image_newline": values}
     if name.startswith("mm."):
         return {name: values}
     if name.endswith("class_embedding"):
@@ -326,6 +351,7 @@ _RENAMED = {
     "mlp": _llava,
     "gemma4v": _gemma_4,
     "gemma4uv": _gemma_4_unified,
+    "idefics3": _idefics_3,
     "internvl": _internvl,
     "llama4": _llama_4,
 }

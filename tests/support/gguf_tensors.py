@@ -194,6 +194,8 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
             number, _, rest = after.partition(".")
             experts.setdefault(f"{before}.experts.{rest}", {})[int(number)] = values
             continue
+        if architecture == "glm4" and "mrope_section" in (config.get("rope_parameters") or {}):
+            values = _halved(name, values, config)
         if name.endswith("shared_expert_gate.weight"):
             values = values[0]
         if name.endswith("kv_b_proj.weight"):
@@ -230,6 +232,17 @@ def tensors_of(folder: Path, config: dict[str, Any], architecture: str) -> dict[
         tensors["rope_factors_long.weight"] = torch.tensor(rope["long_factor"])
         tensors["rope_factors_short.weight"] = torch.tensor(rope["short_factor"])
     return tensors
+
+
+def _halved(name: str, values: Tensor, config: dict[str, Any]) -> Tensor:
+    """Queries and keys as `Glm4Model.normal_to_neox` orders them."""
+    if not name.endswith(("q_proj.weight", "q_proj.bias", "k_proj.weight", "k_proj.bias")):
+        return values
+    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    turning = int(size * config["rope_parameters"].get("partial_rotary_factor", 0.5))
+    heads = values.reshape(-1, size, *values.shape[1:])
+    order = [*range(0, turning, 2), *range(1, turning, 2), *range(turning, size)]
+    return heads[:, order].reshape(values.shape)
 
 
 QWEN_4 = {

@@ -19,6 +19,7 @@ from potluck.engine.payload import Activations, from_payload
 from potluck.engine.session import Output, StepTokens
 from potluck.ids import SessionId
 from potluck.model.config import ModelConfig
+from potluck.model.vision.pictures import picture_format
 from potluck.model.vision.spec import TowerSpec
 from potluck.wire.activation_messages import TensorHeader
 
@@ -38,6 +39,7 @@ class SeeingModel:
     reference: Reference
     ids: Tensor
     picture: Picture
+    size: tuple[int, int]  # height and width that the picture had at first
 
     @property
     def pixels(self) -> Tensor:
@@ -65,6 +67,11 @@ class SeeingModel:
             return {**_gemma_4_patches(self.numbers, tower), "mm_token_type_ids": seen}
         if tower.square:
             squares = torch.stack(channels.split(tower.square, 1))
+            if tower.shapes:  # the whole comes first
+                sizes = torch.tensor([self.size])
+                return {"pixel_values": squares.roll(1, 0)[None], "image_sizes": sizes}
+            if "connector." in next(iter(tower.facts.merger.products)):
+                return {"pixel_values": squares[None]}
             more = {"token_type_ids": seen} if tower.facts.sees_ahead else {}
             return {"pixel_values": squares, **more}
         sizes = torch.tensor([[self.picture.height, self.picture.width]])
@@ -153,7 +160,11 @@ def make_seeing_model(
     config = getattr(transformers, f"{kind}Config")(
         text_config=text,
         vision_config=eye,
-        **{"image_token_index" if kind in ("Llava", "Llama4") else "image_token_id": token},
+        **{
+            "image_token_index"
+            if kind in ("Llava", "LlavaNext", "Llama4")
+            else "image_token_id": token
+        },
         tie_word_embeddings=False,
         **whole,
     )
@@ -173,8 +184,14 @@ def make_seeing_model(
     read = ModelConfig.from_dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
     assert read.tower is not None
     side, square = read.tower.cell_side, read.tower.square
-    height, width = (square, square) if square else (5 * side, 3 * side)
+    size = height, width = (square, square) if square else (5 * side, 3 * side)
     height *= 2 if read.tower.facts.is_tiled else 1
+    order: tuple[int, ...] = ()
+    if read.tower.shapes:  # two tiles side by side, which are black at their outer edges
+        form, size = picture_format(read.tower, {}), (square, 2 * square - 7)
+        assert form is not None
+        layout = form.layout(*size)
+        (height, width), order = layout.pixels, form.order(layout)
     pixels = torch.randint(256, (height, width, 3), generator=generator, dtype=torch.uint8)
     picture = Picture(
         name="ab" * 32,
@@ -185,11 +202,12 @@ def make_seeing_model(
         mean=(0.5, 0.4, 0.3),
         deviation=(0.5, 0.25, 0.2),
         pixels=pixels.numpy().tobytes(),
+        order=order,
     )
     words = torch.randint(8, 96, (18,), generator=generator, dtype=torch.int32)
-    rows = torch.full((picture.rows * picture.columns,), token, dtype=torch.int32)
+    rows = torch.full((len(picture.shown),), token, dtype=torch.int32)
     ids = torch.cat([words[:6], rows, words[6:]])
-    return SeeingModel(Reference(model, read, stored_tensors(folder)), ids, picture)
+    return SeeingModel(Reference(model, read, stored_tensors(folder)), ids, picture, size)
 
 
 class SeeingPipeline:

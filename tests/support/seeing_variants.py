@@ -115,6 +115,12 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         _PIXTRAL,
         {"spatial_merge_size": 2},
     ),
+    "light on ocr": (
+        "LightOnOcr",
+        {"model_type": "qwen3"},
+        _PIXTRAL,
+        {"spatial_merge_size": 2},
+    ),
     "gemma 4": (
         "Gemma4",
         _GEMMA_4,
@@ -158,6 +164,47 @@ SEEING: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
         {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
     ),
     "llava": ("Llava", {"model_type": "llama"}, _CLIP, {}),
+    "llava next": (
+        "LlavaNext",
+        {"model_type": "mistral", "sliding_window": None},
+        _CLIP | {"image_size": 16},
+        {"image_grid_pinpoints": [[16, 32], [32, 16], [32, 32]]},
+    ),
+    "glm 4": (
+        "Glm4v",
+        {
+            "head_dim": None,
+            "rope_parameters": _rope(2, 1, 1) | {"partial_rotary_factor": 1.0},
+            "pad_token_id": 5,
+        },
+        _EYE | {"image_size": 12, "num_position_embeddings": None},
+        {},
+    ),
+    "glm 4 with experts": (
+        "Glm4vMoe",
+        {
+            "rope_parameters": _rope(2, 1, 1) | {"partial_rotary_factor": 0.5},
+            "pad_token_id": 5,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "first_k_dense_replace": 1,
+        },
+        _EYE | {"image_size": 12, "num_position_embeddings": None},
+        {},
+    ),
+    "idefics 3": (
+        "Idefics3",
+        {"model_type": "llama", "pad_token_id": 5},
+        _SIGLIP | {"image_size": 34},  # of which two pixels make no patch
+        {"scale_factor": 2},
+    ),
+    "smolvlm": (
+        "SmolVLM",
+        {"model_type": "llama", "pad_token_id": 5},
+        _SIGLIP,
+        {"scale_factor": 4},
+    ),
     "internvl": (
         "InternVL",
         {"model_type": "qwen3"},

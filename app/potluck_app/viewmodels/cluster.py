@@ -26,6 +26,10 @@ _PILLS: Final[dict[str, tuple[str, Tone]]] = {
     "blocked": ("Blocked", "err"),
 }
 _LAPTOP_WORDS: Final = ("book", "laptop", "notebook", "thinkpad", "xps", "surface", "portable")
+_PICTURES: Final = {
+    "soon": "will read pictures for the others",
+    "yes": "reads pictures for the others",
+}
 # States whose `detail` is a sentence for the person, shown in place of memory and link.
 _EXPLAINED: Final = frozenset({"lost", "version_differs", "blocked", "paused"})
 
@@ -65,6 +69,8 @@ def pill(computer: Computer) -> tuple[str, Tone]:
         return "Out of memory", "err"
     if computer.state in ("ready", "running") and computer.slower is not None:
         return "Slow", "warn"
+    if computer.state == "receiving" and computer.reads_pictures != "no":
+        text = "Receiving"
     if computer.progress is not None and computer.state in ("receiving", "loading"):
         text = f"{text} {wording.percent(computer.progress)}"
     return text, tone
@@ -161,6 +167,8 @@ def _holds(computer: Computer) -> str:
     ranges = computer.ranges or (() if computer.layers is None else (computer.layers,))
     if numbers := [wording.layer_range(*each) for each in ranges if each[1] > each[0]]:
         parts.append(f"Layers {', '.join(numbers)}")
+    if computer.reads_pictures != "no":
+        parts.append(_PICTURES[computer.reads_pictures])
     if (spare := computer.spare) is not None:
         layers = wording.plural(spare.layers, "layer", "layers")
         so_far = "" if spare.stored >= spare.nbytes else f"{wording.size(spare.stored)} of "

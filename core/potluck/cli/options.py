@@ -130,6 +130,11 @@ def add_model(parser: argparse.ArgumentParser, *, guide: bool = True) -> None:
         default=(),
         help="computers that read long prompts for the others, each set with a copy of the model",
     )
+    group.add_argument(
+        "--pictures",
+        metavar="NAME",
+        help="the computer that reads pictures: the first one of the others, or one without layers",
+    )
     times = "hold the model N times, each on computers of its own, for several answers at once (1)"
     add_count(group, "--replicas", 16, times, default=1)
     wait = "wait until N other computers take part"

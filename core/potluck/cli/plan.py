@@ -65,6 +65,7 @@ def plan_request(options: argparse.Namespace, *, shape: str | None = None) -> Pl
         cache=options.cache,
         layers=options.layers,
         prefill=options.prefill,
+        pictures=options.pictures,
         workers=options.workers,
         context=options.context,
         users=options.users,

@@ -13,7 +13,7 @@ from potluck.cluster.driver.chain_ends import ActivationLink
 from potluck.ids import Digest, NodeId
 from potluck.net.reactor import Reactor
 from potluck.store.progress import TransferProgress
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import (
     LinkMeasured,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -10,7 +10,7 @@ from potluck.api.values import schema
 from potluck.api.values.network import Medium
 from potluck.api.values.schema import ComputerState
 from potluck.api.values.vitals import Vitals
-from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.beside import Serving
 from potluck.cluster.master.loader import DEPLOYING
 from potluck.cluster.master.master import Master
 from potluck.cluster.membership.local import LocalComputer
@@ -99,6 +99,7 @@ class ComputerViews:
             ranges=layers if len(layers) > 1 else (),
             slower=self._slower().get(local.node_id),
             lacked_memory=local.node_id in self._master.shortages.nodes,
+            reads_pictures=self._reads_pictures(local.node_id),
             vitals=worker.vitals,
             memory_lent=self._memory_lent(local.node_id)
             or (worker.lease.nbytes if worker.lease else 0),
@@ -141,6 +142,7 @@ class ComputerViews:
             reconnecting=state == "lost" and found is not None,
             slower=self._slower().get(node_id),
             lacked_memory=node_id in self._master.shortages.nodes,
+            reads_pictures=self._reads_pictures(node_id),
             vitals=msgspec.convert(
                 computer and computer.vitals, Vitals | None, from_attributes=True
             ),
@@ -153,11 +155,18 @@ class ComputerViews:
     def _memory_lent(self, node_id: NodeId) -> int:
         """Bytes of weights and caches of this master's model on a computer."""
         deployment = self._master.deployment
-        both = [*([] if deployment is None else [deployment]), *self._beside()]
+        both: list[Serving] = [*([] if deployment is None else [deployment]), *self._beside()]
         stages = [stage for each in both for stage in each.planned.plan.stages]
         return sum(stage.memory for stage in stages if stage.node == node_id)
 
-    def _beside(self) -> list[Deployment]:
+    def _reads_pictures(self, node_id: NodeId) -> Literal["no", "soon", "yes"]:
+        viewers = self._master.viewers
+        stages = () if viewers.deployment is None else viewers.deployment.planned.plan.stages
+        if all(stage.node != node_id for stage in stages):
+            return "no"
+        return "yes" if viewers.is_ready else "soon"
+
+    def _beside(self) -> list[Serving]:
         """What is loaded, or being loaded, beside the deployment in force."""
         both = (self._master.readers.deployment, self._master.viewers.deployment)
         return [*(each for each in both if each is not None), *self._master.replicas.deployments]
@@ -191,7 +200,8 @@ class ComputerViews:
             phase = other.phase if other.pipeline is None else "ready"
         if not tasks:
             return "ready", None, ()
-        layers = ranges_of(task.assign.layers for task in tasks if not task.assign.tower)
+        given = [task.assign for task in tasks]
+        layers = ranges_of(a.layers for a in given if not a.tower or a.layers != (0, 0))
         moved = moved_by(tasks)
         if phase == "streaming" and moved.sent < moved.total:
             return "receiving", moved.sent / moved.total, layers

@@ -18,9 +18,9 @@ from potluck.files import remove
 from potluck.ids import Digest, ModelId
 from potluck.reasons import reason
 from potluck.store.chunks import ChunkStore
-from potluck.store.part import digest_of
 from potluck.store.quantised import recall
-from potluck.store.registry import LocalModel, TensorSource, model_name, open_model
+from potluck.store.registry import LocalModel, model_name, open_model
+from potluck.store.source import TensorSource
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ def _sizes(folder: Path) -> dict[Path, int]:
 
 def _is_intact(digest: Digest, source: TensorSource) -> bool:
     try:
-        return digest_of(source.path, source.offset, source.nbytes) == digest
+        return source.digest() == digest
     except OSError:
         return False
 

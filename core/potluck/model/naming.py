@@ -20,6 +20,7 @@ HEAD_BIAS = "lm_head.bias"
 _BASES = (
     BASE,
     "model.language_model.",
+    "model.text_model.",
     "language_model.model.",
     "language_model.",
     "backbone.",

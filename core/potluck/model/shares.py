@@ -84,11 +84,6 @@ class TensorSlice:
         count = sum(last - first for first, last in self.ranges)
         return (count, *whole[1:]) if self.axis == "rows" else (*whole[:-1], count)
 
-    def name(self, digest: str) -> str:
-        """What the slice of the tensor of this digest is called; equal names, equal bytes."""
-        ranges = ",".join(f"{first}-{last}" for first, last in self.ranges)
-        return f"{digest}:{self.axis}:{ranges}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerShare:

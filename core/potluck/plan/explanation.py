@@ -35,7 +35,7 @@ class Decision:
     problem: Problem
     route: Route
     best: Route | None  # the route that the planner finds without the user's layers
-    by_hand: bool
+    by_hand: bool = False
     alone: Sequence[Alone]
     users: int
     users_tokens_per_s: float  # of all of them together

@@ -19,6 +19,7 @@ SUMS = 2  # of each layer
 MOST_MEMBERS = 4  # each sends its part to all others
 MOST_GROUPS = 40  # that are compared: all of five devices, and half a second
 PARTS = 64  # of a layer; measurements are no finer
+LONGER = 1 / 32  # of a rank's time that simple shares may cost
 SUM_ITEM = 4  # bytes of a number of a part, f32
 
 
@@ -249,8 +250,18 @@ def with_groups(problem: Problem, groups: Sequence[RankGroup]) -> Problem:
 
 
 def _by_speed(devices: Sequence[DeviceCost]) -> tuple[int, ...]:
-    """How many of so many parts of a layer each device has, by its speed; each has at least one."""
+    """How many of so many parts of a layer each device has, by its speed; each has at least one.
+
+    Of the fewest parts with which none takes much longer than with exact ones. So the shares, and with them the slices on
+    the ranks' disks, stay as they are when measurements change a little.
+    """
     speeds = [1 / max(sum(device.decode_ms), 1e-9) for device in devices]
-    shares = [max(1, round(PARTS * speed / sum(speeds))) for speed in speeds]
+    exact = [speed / sum(speeds) for speed in speeds]
+    shares = [1] * len(speeds)
+    for parts in range(len(speeds), PARTS + 1):
+        shares = [max(1, round(parts * share)) for share in exact]
+        longest = max(own / share for own, share in zip(shares, exact, strict=True)) / sum(shares)
+        if longest <= 1 + LONGER:
+            break
     least = gcd(*shares)
     return tuple(share // least for share in shares)

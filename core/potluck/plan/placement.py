@@ -5,7 +5,7 @@ the layers given by hand, and explains the plan in words.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
 
@@ -27,16 +27,15 @@ from potluck.plan.groups import (
     RankGroup,
     Tried,
     group_of,
-    memory_of,
     weigh_groups,
     with_groups,
 )
 from potluck.plan.labels import computer_names, joined, labels
 from potluck.plan.preferences import Preferences
 from potluck.plan.problems import at_once, make_problem
-from potluck.plan.route import Problem, Route, ranges, route_cost_ms
+from potluck.plan.route import Problem, Route, route_cost_ms
 from potluck.plan.search import Stop, best_including, best_route, fits, never
-from potluck.plan.stages import Plan, StagePlan
+from potluck.plan.stages import Plan, StagePlan, stages_of
 from potluck.plan.throughput import best_shared, period_ms
 
 RANKS_GAIN = 0.1  # of a token's time; how sums and computing meet is predicted, and nobody has tried this group
@@ -78,112 +77,189 @@ def make_plan(
         InvalidLayersError: `layers` names an unknown computer or does not add up.
         UsageError: too few computers or layers for `min_workers`, or impossible figures.
     """
-    devices = tuple(devices)
     if not devices:
         raise UsageError("There is no computer to plan for.")
-    sums = sums or {}
-    check_measurements(shape, devices, links, sums)
-    problem = make_problem(shape, devices, links, min_workers)
-    names = labels(devices)
-    _check_workers(problem)
-
-    alone = _alone(shape, devices, links, stop)
-    singles, groups, untaken = problem, tuple[RankGroup, ...](), None
-    preferences = Preferences(
-        shape=shape, devices=devices, near=near, measured_tokens=measured_tokens, stop=stop
-    )
-    best = preferences.best(problem)
-    if layers is None:
-        groups, tried = weigh_groups(
-            shape, devices, links, sums=sums, prefill_tokens=measured_tokens
-        )
-        grouped = with_groups(problem, groups)
-        ranked = preferences.best(grouped, groups) if groups else None
-        if ranked is not None and _is_worth_it(ranked, best, near):
-            ranked, groups = _with_used(ranked, groups, len(devices))
-            best = ranked
-        else:
-            untaken = tried and best and _why_untaken(tried, grouped, groups, best, stop)
-            groups = ()
-    else:
-        groups = tuple(
-            group_of(shape, devices, links, members, sums=sums, prefill_tokens=measured_tokens)
-            for members in byhand.find_groups(devices, names, layers)
-        )
-    problem = with_groups(singles, groups)
-
-    @cache
-    def problem_of(tokens: int) -> Problem:
-        several = at_once(shape, devices, tokens, measured_tokens)
-        made = make_problem(shape, several, links, min_workers, tokens=tokens)
-        group_at_once = partial(
-            group_of,
-            shape,
-            several,
-            links,
-            sums=sums,
-            prefill_tokens=measured_tokens,
-            tokens=tokens,
-        )
-        return with_groups(made, [group_at_once(g.members, shares=g.shares) for g in groups])
-
-    def at_home_of(tokens: int) -> Problem:
-        return preferences.with_tables_at_home(problem_of(tokens), groups)
-
-    if layers is not None:
-        route = byhand.follow(shape, devices, names, problem, layers, groups)
-        route = replace(route, bound_ms=min(route.ms, best.bound_ms) if best else 0.0)
-    elif best is not None:
-        shared = best_shared(at_home_of, users, stop) if users > 1 else None
-        if shared is not None:
-            route = _for_one(problem, shared, best)
-        else:
-            route = preferences.for_pictures(problem, groups, best)
-    else:
-        raise _why_infeasible(shape, devices, names, singles, stop)
-    users_per_s = users * _rate(period_ms(problem_of, users, route))
-    together = (*devices, *(group.cost for group in groups))
-    decision = Decision(
+    home = _Home(
         shape=shape,
-        devices=together,
-        names=(*names, *(joined(names, group) for group in groups)),
-        problem=problem,
-        route=route,
-        best=best,
-        groups=groups,
-        untaken=untaken,
-        stays=bool(near),
-        chunk_tokens=measured_tokens,
-        by_hand=layers is not None,
-        alone=tuple(alone.values()),
-        users=users,
-        users_tokens_per_s=users_per_s,
-        cabled=_cabled(shape, devices, links, groups),
+        devices=tuple(devices),
+        links=links,
+        sums=sums or {},
+        measured_tokens=measured_tokens,
+        min_workers=min_workers,
         stop=stop,
     )
-    route_nodes = [devices[0].node, *(together[i].node for i in route.devices), devices[0].node]
+    check_measurements(shape, home.devices, links, home.sums)
+    singles = home.problem()
+    _check_workers(singles)
+    preferences = Preferences(
+        shape=shape, devices=home.devices, near=near, measured_tokens=measured_tokens, stop=stop
+    )
+    names = labels(home.devices)
+    fastest = _Fastest(preferences.best(singles))
+    if layers is None:
+        fastest = _weigh_groups(home, preferences, fastest, singles)
+        if fastest.route is None:
+            raise _why_infeasible(home, names, singles)
+        route = _preferred(home, preferences, fastest, fastest.route, users)
+    else:
+        members = byhand.find_groups(home.devices, names, layers)
+        fastest = replace(fastest, groups=tuple(home.group(each) for each in members))
+        problem = home.problem(fastest.groups)
+        route = byhand.follow(shape, home.devices, names, problem, layers, fastest.groups)
+        bound = min(route.ms, fastest.route.bound_ms) if fastest.route else 0.0
+        route = replace(route, bound_ms=bound)
+    decision = _decide(home, names, fastest, route, users)
+    decision = replace(decision, by_hand=layers is not None, stays=bool(near))
+    return _plan(home, decision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Home:
+    """What is planned for: a model, the devices, and what was measured of them. As in `make_plan`."""
+
+    shape: ModelShape
+    devices: tuple[DeviceCost, ...]
+    links: Links
+    sums: Sums
+    measured_tokens: int
+    min_workers: int
+    stop: Stop
+
+    def problem(self, groups: Sequence[RankGroup] = ()) -> Problem:
+        """The search's input; `groups` are the last devices of it."""
+        made = make_problem(self.shape, self.devices, self.links, self.min_workers)
+        return with_groups(made, groups)
+
+    def group(self, members: Sequence[int]) -> RankGroup:
+        """The rank group of these devices."""
+        return group_of(
+            self.shape,
+            self.devices,
+            self.links,
+            members,
+            sums=self.sums,
+            prefill_tokens=self.measured_tokens,
+        )
+
+    def weighed_groups(self) -> tuple[tuple[RankGroup, ...], Tried | None]:
+        """As `weigh_groups`."""
+        return weigh_groups(
+            self.shape,
+            self.devices,
+            self.links,
+            sums=self.sums,
+            prefill_tokens=self.measured_tokens,
+        )
+
+    def at_once(self, groups: Sequence[RankGroup], tokens: int) -> Problem:
+        """The problem of so many tokens that go through the layers together."""
+        several = at_once(self.shape, self.devices, tokens, self.measured_tokens)
+        made = make_problem(self.shape, several, self.links, self.min_workers, tokens=tokens)
+        again = [
+            group_of(
+                self.shape,
+                several,
+                self.links,
+                group.members,
+                sums=self.sums,
+                prefill_tokens=self.measured_tokens,
+                shares=group.shares,
+                tokens=tokens,
+            )
+            for group in groups
+        ]
+        return with_groups(made, again)
+
+    def cabled(self, groups: Sequence[RankGroup]) -> Problem | None:
+        """The problem with cables for the computers that are on Wi-Fi; None: there are none."""
+        on_wifi = {device.node for device in self.devices if device.on_wifi}
+        if not on_wifi:
+            return None
+        return with_groups(
+            make_problem(self.shape, self.devices, cabled(self.links, on_wifi)), groups
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fastest:
+    """The fastest route for a token (None: nothing fits), the groups in it, and why another one is not."""
+
+    route: Route | None
+    groups: tuple[RankGroup, ...] = ()
+    untaken: Tried | None = None
+
+
+def _weigh_groups(
+    home: _Home, preferences: Preferences, single: _Fastest, singles: Problem
+) -> _Fastest:
+    """`single`, the fastest route of single devices, or one with rank groups that is worth it."""
+    groups, tried = home.weighed_groups()
+    grouped = with_groups(singles, groups)
+    ranked = preferences.best(grouped, groups) if groups else None
+    if ranked is not None and _is_worth_it(ranked, single.route, preferences.near):
+        return _Fastest(*_with_used(ranked, groups, len(home.devices)))
+    if tried is None or single.route is None:
+        return single
+    untaken = _why_untaken(tried, grouped, groups, single.route, home.stop)
+    return replace(single, untaken=untaken)
+
+
+def _preferred(
+    home: _Home, preferences: Preferences, fastest: _Fastest, route: Route, users: int
+) -> Route:
+    """The route for so many users, or for pictures; `route`, the fastest one, where neither asks for another."""
+    problem = home.problem(fastest.groups)
+
+    @cache
+    def at_home_of(tokens: int) -> Problem:
+        several = home.at_once(fastest.groups, tokens)
+        return preferences.with_tables_at_home(several, fastest.groups)
+
+    shared = best_shared(at_home_of, users, home.stop) if users > 1 else None
+    if shared is not None:
+        return _for_one(problem, shared, route)
+    return preferences.for_pictures(problem, fastest.groups, route)
+
+
+def _decide(
+    home: _Home, names: tuple[str, ...], fastest: _Fastest, route: Route, users: int
+) -> Decision:
+    """What was decided, and the other ways that it is compared with."""
+    groups = fastest.groups
+    problem_of = cache(partial(home.at_once, groups))
+    return Decision(
+        shape=home.shape,
+        devices=(*home.devices, *(group.cost for group in groups)),
+        names=(*names, *(joined(names, group) for group in groups)),
+        problem=home.problem(groups),
+        route=route,
+        best=fastest.route,
+        groups=groups,
+        untaken=fastest.untaken,
+        chunk_tokens=home.measured_tokens,
+        alone=_alone(home),
+        users=users,
+        users_tokens_per_s=users * _rate(period_ms(problem_of, users, route)),
+        cabled=home.cabled(groups),
+        stop=home.stop,
+    )
+
+
+def _plan(home: _Home, decision: Decision) -> Plan:
+    route, master = decision.route, home.devices[0].node
+    nodes = [master, *(decision.devices[i].node for i in route.devices), master]
     return Plan(
-        stages=_stages(shape, devices, groups, route),
-        hops=tuple(hop_between(links, a, b) for a, b in pairwise(route_nodes)),
+        stages=stages_of(home.shape, home.devices, decision.groups, route),
+        hops=tuple(hop_between(home.links, a, b) for a, b in pairwise(nodes)),
         token_ms=route.ms,
         predicted_tokens_per_s=_rate(route.ms),
-        users=users,
-        users_tokens_per_s=users_per_s,
-        alone={node: a.tokens_per_s for node, a in alone.items()},
+        users=decision.users,
+        users_tokens_per_s=decision.users_tokens_per_s,
+        alone={each.node: each.tokens_per_s for each in decision.alone},
         lower_bound_ms=route.bound_ms,
         optimal=route.is_optimal,
         explanation=explain(decision),
     )
-
-
-def _cabled(
-    shape: ModelShape, devices: Sequence[DeviceCost], links: Links, groups: Sequence[RankGroup]
-) -> Problem | None:
-    """The problem with cables for the computers that are on Wi-Fi; None: there are none."""
-    on_wifi = {device.node for device in devices if device.on_wifi}
-    if not on_wifi:
-        return None
-    return with_groups(make_problem(shape, devices, cabled(links, on_wifi)), groups)
 
 
 def _is_worth_it(ranked: Route, best: Route | None, near: Sequence[StagePlan]) -> bool:
@@ -223,64 +299,13 @@ def _for_one(problem: Problem, shared: Route, best: Route) -> Route:
     return replace(shared, ms=ms, bound_ms=min(ms, best.bound_ms))
 
 
-def _stages(
-    shape: ModelShape,
-    devices: tuple[DeviceCost, ...],
-    groups: tuple[RankGroup, ...],
-    route: Route,
-) -> tuple[StagePlan, ...]:
-    stages: list[StagePlan] = []
-    for k, (i, own) in enumerate(zip(route.devices, ranges(route.counts), strict=True)):
-        first, last = k == 0, k == len(route.devices) - 1
-        if i < len(devices):
-            memory = shape.stage_memory(own, first=first, last=last)
-            stages.append(_stage(shape, devices[i], own, memory, first=first, last=last))
-            continue
-        group = groups[i - len(devices)]
-        stage = _stage(shape, group.cost, own, 0, first=first, last=last)
-        stages += [
-            replace(
-                stage,
-                node=devices[member].node,
-                name=devices[member].name,
-                device=devices[member].device,
-                head=last and rank == 0,
-                memory=memory_of(shape, group, rank, own, first=first, last=last),
-                rank=rank,
-                shares=group.shares,
-            )
-            for rank, member in enumerate(group.members)
-        ]
-    return tuple(stages)
-
-
-def _stage(
-    shape: ModelShape, device: DeviceCost, own: range, memory: int, *, first: bool, last: bool
-) -> StagePlan:
-    head_ms = device.head_ms if last else 0.0
-    kinds = shape.layers[own.start : own.stop]
-    return StagePlan(
-        node=device.node,
-        name=device.name,
-        device=device.device,
-        layers=own,
-        embedding=first,
-        head=last,
-        predicted_ms=sum(device.decode_ms[kind] for kind in kinds) + head_ms,
-        head_ms=head_ms,
-        prefill_ms=sum(device.prefill_ms[kind] for kind in kinds),
-        token_read_ms=tuple(kinds.count(kind) * ms for kind, ms in enumerate(device.token_read_ms)),
-        chunk_read_ms=tuple(kinds.count(kind) * ms for kind, ms in enumerate(device.chunk_read_ms)),
-        memory=memory,
-    )
-
-
-def _alone(
-    shape: ModelShape, devices: tuple[DeviceCost, ...], links: Links, stop: Stop
-) -> dict[NodeId, Alone]:
+def _alone(home: _Home) -> tuple[Alone, ...]:
     """The speed of each computer without the others, while the driver still runs on the master."""
-    problem = make_problem(shape, [replace(device, is_apart=False) for device in devices], links)
-    result: dict[NodeId, Alone] = {}
+    shape, devices, stop = home.shape, home.devices, home.stop
+    problem = make_problem(
+        shape, [replace(device, is_apart=False) for device in devices], home.links
+    )
+    result: list[Alone] = []
     devices_of: dict[NodeId, list[int]] = {}
     for i, device in enumerate(devices):
         devices_of.setdefault(device.node, []).append(i)
@@ -289,14 +314,14 @@ def _alone(
         name = names[node]
         alone = problem.only(own)
         if route := best_route(alone, stop):
-            result[node] = Alone(node=node, name=name, tokens_per_s=_rate(route.ms))
+            result.append(Alone(node=node, name=name, tokens_per_s=_rate(route.ms)))
             continue
         if len(own) == 1:  # its only device would need that much more memory
             lacking = shape.model_memory - devices[own[0]].memory
         else:
             lacking = missing_memory(shape, alone, stop)
-        result[node] = Alone(node=node, name=name, tokens_per_s=None, missing=lacking)
-    return result
+        result.append(Alone(node=node, name=name, tokens_per_s=None, missing=lacking))
+    return tuple(result)
 
 
 def _rate(ms: float) -> float:
@@ -322,17 +347,14 @@ def _check_workers(problem: Problem) -> None:
 
 
 def _why_infeasible(
-    shape: ModelShape,
-    devices: tuple[DeviceCost, ...],
-    names: tuple[str, ...],
-    problem: Problem,
-    stop: Stop,
+    home: _Home, names: tuple[str, ...], problem: Problem
 ) -> PlanError | UsageError:
+    shape, stop = home.shape, home.stop
     anyhow = replace(problem, min_workers=0)
     if not fits(anyhow, stop):
         lacking = missing_memory(shape, anyhow, stop)
         return NotEnoughMemoryError(shape.model_memory, shape.model_memory - lacking)
-    for i, (device, span) in enumerate(zip(devices, problem.spans, strict=True)):
+    for i, (device, span) in enumerate(zip(home.devices, problem.spans, strict=True)):
         if problem.workers[i] and span.most_layers < 1:
             return NotEnoughMemoryError(shape.smallest_layer_memory, device.memory, names[i])
     return UsageError(

@@ -18,8 +18,8 @@ from potluck.store.chunks import ChunkStore
 from potluck.store.link import WeightsLink
 from potluck.store.progress import Clock, OnProgress
 from potluck.store.receiver import CHUNK_TIMEOUT_S, SEND_TIMEOUT_S, Receiver
-from potluck.store.registry import TensorSource
 from potluck.store.sender import SEND_LIMITS, Sender, SendLimits
+from potluck.store.source import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.tasks import together
 from potluck.wire.messages import NeedTensor

@@ -1,4 +1,4 @@
-"""Caches the digests of quantised matrices: which packed bytes each matrix gave.
+"""Caches the digests of quantised matrices, and of slices: which packed bytes each matrix gave.
 
 There is one small file for each model. An entry that is missing is made again, with the same bytes.
 """

@@ -38,17 +38,9 @@ from potluck.store.model_folder import (
     weight_files,
 )
 from potluck.store.no_model import no_weights
+from potluck.store.source import TensorSource
 
 THREADS = min(8, os.cpu_count() or 1)  # SHA-256 runs at 0.5 to 2 GB/s per core, disks at 8 at most
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSource:
-    """The place of a tensor's bytes on this computer."""
-
-    path: Path
-    offset: int
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from potluck.ids import Digest, short
 from potluck.reasons import reason
 from potluck.store.link import WeightsLink
 from potluck.store.progress import Clock, OnProgress, TransferMeter
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.wire.messages import Chunk, Error, NeedTensor, Rejected, Stored
 
@@ -224,9 +224,7 @@ def _read(batch: list[tuple[TensorSource, Chunk, int]]) -> list[tuple[Chunk, byt
     chunks: list[tuple[Chunk, bytes]] = []
     for source, chunk, length in batch:
         try:
-            with source.path.open("rb", buffering=0) as file:
-                file.seek(source.offset + chunk.offset)
-                data = file.read(length)
+            data = source.read(chunk.offset, length)
         except OSError as error:
             raise BrokenModelError(
                 f"{source.path} cannot be read: {reason(error)}.", digest=chunk.digest

@@ -107,6 +107,8 @@ class TensorInfo(msgspec.Struct, frozen=True, kw_only=True):
     shape: Shape
     digest: Hex
     nbytes: Size
+    whole: Hex | None = None
+    """Digest of the tensor that this is a rank's slice of, with its shape, bytes and digest; None: it is a whole one."""
 
 
 class Hop(msgspec.Struct, frozen=True, kw_only=True):
@@ -283,7 +285,10 @@ class Assign(Message, frozen=True, tag="assign"):
     share: RankShare | None = None  # of each layer; None: all of it
     model: Name = ""  # its name, for the worker's owner
     tower: bool = False
-    """It has the vision tower, and no layers: it reads pictures for the first stage, which has one as well."""
+    """It has the vision tower without being the first stage: it reads pictures for that, which has one as well.
+
+    Then it may have no layers (0, 0).
+    """
 
 
 class NeedTensor(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from potluck.model.schemes import Scheme
 from potluck.wire.fields import Count, Size
-from potluck.wire.messages import MAX_TENSORS, Message, TensorInfo
+from potluck.wire.messages import MAX_TENSORS, Message, RankShare, TensorInfo
 from potluck.wire.passing_messages import NeedTensors
 
 MAX_LAYERS = 1024
@@ -21,6 +21,7 @@ class Keep(Message, frozen=True, tag="keep"):
     embedding: bool
     head: bool
     tensors: Annotated[tuple[TensorInfo, ...], Meta(max_length=MAX_TENSORS)] = ()
+    share: RankShare | None = None  # what a rank has of these layers; None: all of them
 
 
 class Keeping(Message, frozen=True, tag="keeping"):

@@ -7,13 +7,12 @@ import json
 from typing import Any
 
 import httpx
-import openai
 import pytest
 from fake_backend import Server
 
 from potluck.api.events import Reading, Waiting
 from potluck.api.prompts import ChatPrompt, ChatTurn, SamplingOptions, TextPrompt, TokenPrompt
-from potluck.errors import EngineError, NotReadyError, PromptError
+from potluck.errors import EngineError, NotReadyError
 
 pytestmark = pytest.mark.net
 
@@ -281,74 +280,6 @@ def test_held_back_text_makes_no_chunk(server: Server, ai: Any) -> None:
 
     assert [c.choices[0].delta.content for c in chunks] == ["", "🍲", None]
     assert [c.choices[0].text for c in texts] == ["🍲", ""]
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_error_before_the_first_token_has_a_status(
-    server: Server, http: httpx.Client, stream: bool
-) -> None:
-    server.backend.fails_before = PromptError("The prompt has 9 tokens and the context 8.")
-
-    response = post(http, "/v1/chat/completions", messages=HI, stream=stream)
-
-    assert response.status_code == 400
-    assert response.json()["error"] == {
-        "message": "The prompt has 9 tokens and the context 8.",
-        "type": "invalid_request_error",
-        "param": None,
-        "code": "prompt",
-    }
-
-
-def test_error_after_the_first_token_is_an_event(server: Server, http: httpx.Client) -> None:
-    server.backend.fails_after = EngineError("Laptop stopped answering.")
-
-    response = post(http, "/v1/chat/completions", messages=HI, stream=True)
-
-    assert response.status_code == 200
-    last = json.loads(events(response)[-1])
-    assert last["error"]["message"] == "Laptop stopped answering."
-    assert last["error"]["type"] == "server_error"
-
-
-def test_the_official_client_raises_an_error_inside_a_stream(server: Server, ai: Any) -> None:
-    server.backend.fails_after = EngineError("Laptop stopped answering.")
-
-    with pytest.raises(openai.APIError, match="Laptop stopped answering"):
-        list(ai.chat.completions.create(model="guide", messages=HI, stream=True))
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_our_own_fault_tells_nothing_inside(
-    server: Server, http: httpx.Client, stream: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    server.backend.fails_before = ZeroDivisionError("secret detail")
-
-    response = post(http, "/v1/chat/completions", messages=HI, stream=stream)
-
-    assert response.status_code == 500
-    assert response.json()["error"]["code"] == "internal"
-    assert "secret" not in response.text
-    assert "secret detail" in caplog.text
-
-
-def test_closing_a_stream_cancels_the_generation(server: Server, ai: Any) -> None:
-    server.backend.endless = True
-
-    stream = ai.chat.completions.create(model="guide", messages=HI, stream=True)
-    next(iter(stream))
-    stream.close()
-
-    assert server.backend.cancelled.wait(30)
-
-
-def test_giving_up_on_a_whole_answer_cancels_the_generation(server: Server, ai: Any) -> None:
-    server.backend.endless = True
-
-    with pytest.raises(openai.APITimeoutError):
-        ai.with_options(timeout=1.0).chat.completions.create(model="guide", messages=HI)
-
-    assert server.backend.cancelled.wait(30)
 
 
 @pytest.mark.parametrize("header", ["X-Request-Id", "X-Client-Request-Id"])

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from fake_backend import Server
 
-from potluck.api.prompts import ChatPrompt, GivenPicture
+from potluck.api.prompts import ChatPrompt, ChatTurn, GivenPicture
 from potluck.api.v1.pictures import MOST_PICTURES
 
 pytestmark = pytest.mark.net
@@ -17,6 +17,7 @@ DATA = base64.b64encode(FILE).decode()
 URL = f"data:image/png;base64,{DATA}"
 OPENAI = {"type": "image_url", "image_url": {"url": URL}}
 TEXTS = [{"type": "text", "text": "one"}, OPENAI, {"type": "text", "text": "two"}]
+CALL = {"id": "1", "type": "function", "function": {"name": "see", "arguments": "{}"}}
 SOURCE = {"type": "base64", "media_type": "image/png", "data": DATA}
 REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": TEXTS}]},
@@ -69,6 +70,58 @@ def test_a_picture_reaches_the_node_where_it_stands_in_the_text(
     assert prompt.turns[-1].pictures == (GivenPicture(data=FILE, at=at),)
 
 
+RESULTS: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "messages": [
+            {"role": "assistant", "content": "", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "1", "content": TEXTS},
+        ]
+    },
+    "/v1/responses": {
+        "input": [
+            {"type": "function_call", "call_id": "1", "name": "see", "arguments": "{}"},
+            {
+                "type": "function_call_output",
+                "call_id": "1",
+                "output": REQUESTS["/v1/responses"]["input"][0]["content"],
+            },
+        ]
+    },
+    "/v1/messages": {
+        "max_tokens": 5,
+        "messages": [
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "1", "name": "see", "input": {}}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "1",
+                        "content": REQUESTS["/v1/messages"]["messages"][0]["content"],
+                    }
+                ],
+            },
+        ],
+    },
+}
+
+
+@pytest.mark.parametrize("path", RESULTS)
+def test_a_tools_result_may_have_pictures(server: Server, http: httpx.Client, path: str) -> None:
+    answer = http.post(path, json={"model": "guide", **RESULTS[path]})
+
+    assert answer.status_code == 200, answer.text
+    prompt = server.backend.generated[-1].prompt
+    assert isinstance(prompt, ChatPrompt)
+    text, at = PLACES[path]
+    assert prompt.turns[-1] == ChatTurn(
+        role="tool", content=text, call_id="1", pictures=(GivenPicture(data=FILE, at=at),)
+    )
+
+
 @pytest.mark.parametrize(
     ("part", "role", "words"),
     [
@@ -77,7 +130,7 @@ def test_a_picture_reaches_the_node_where_it_stands_in_the_text(
         ({"url": "data:image/png,abc"}, "user", "must be in base64"),
         ({"url": "data:image/png;base64,%%%"}, "user", "is damaged"),
         ({"url": "data:image/png;base64,"}, "user", "is empty"),
-        ({"url": URL}, "system", "only the user's messages"),
+        ({"url": URL}, "system", "only messages of the user and of tools"),
     ],
 )
 def test_what_is_no_picture_is_said(

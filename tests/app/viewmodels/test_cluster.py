@@ -45,6 +45,7 @@ def test_this_computer_is_the_first_card_and_strangers_have_none() -> None:
         ("running", {"slower": 2.5}, "Slow", "warn"),
         ("loading", {"lacked_memory": True, "slower": 2.5}, "Loading", "accent"),
         ("receiving", {"progress": 0.624}, "Receiving layers 62 %", "accent"),
+        ("receiving", {"progress": 0.4, "reads_pictures": "soon"}, "Receiving 40 %", "accent"),
         ("loading", {}, "Loading", "accent"),
         ("paused", {}, "Paused", "warn"),
         ("lost", {"detail": "It stopped answering."}, "Lost", "err"),
@@ -102,6 +103,16 @@ def test_a_computer_with_layers_in_several_places_says_all_of_them() -> None:
     mac = computer("Mac", "2", layers=(0, 9), ranges=((0, 3), (8, 9)))
 
     assert cluster.computer_cards(home(mac))[1].holds == "Layers 0\u20132, 8"
+
+
+def test_a_computer_without_layers_says_that_it_reads_pictures_or_will() -> None:
+    for is_it, line in (
+        ("soon", "Will read pictures for the others"),
+        ("yes", "Reads pictures for the others"),
+    ):
+        mac = computer("Mac", "2", reads_pictures=is_it, layers=None)
+
+        assert cluster.computer_cards(home(mac))[1].holds == line
 
 
 def test_a_computer_says_which_layers_and_spare_copies_it_has() -> None:

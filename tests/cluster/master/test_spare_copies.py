@@ -9,8 +9,10 @@ from fake_home import Home, small
 from potluck.api.values.schema import PlanRequest
 from potluck.cluster.master.deadlines import DEADLINES
 from potluck.cluster.master.spare_copies import AGAIN_S
+from potluck.cluster.worker.assignments import check_assignment, check_spares
 from potluck.errors import EngineError
 from potluck.store.registry import LocalModel
+from potluck.wire.messages import RankShare
 
 QUIET_S = DEADLINES.quiet_s
 THREE = PlanRequest(layers=(("Desk", 1), ("Laptop", 2), ("Mac", 1)), context=64)
@@ -147,5 +149,32 @@ def test_what_a_better_plan_moves_is_sent_before_it_if_that_pays(home: Three, pa
         assert home.laptop.kept[-1].layers == (0, 3)
         assert asked == [sum(info.nbytes for info in home.laptop.kept[-1].tensors)]
         assert home.laptop.calls.count("send_weights") - sent == pays
+
+    run(main())
+
+
+def test_a_rank_of_a_better_plan_is_sent_its_slices_beforehand(home: Three) -> None:
+    """And after the loss of the other rank it would have all layers, so it gets whole ones when all is quiet."""
+
+    async def main() -> None:
+        before = (await home.master.load(THREE)).planned
+        group = PlanRequest(layers=(("Laptop+Mac", 4),), context=64)
+        better = await home.master.plan(group)
+        home.laptop.stores_weights = False
+        assert await home.master.spares.send_for(better, before, lambda *_: True)
+        keep = home.laptop.kept[-1]
+        assert keep.share == RankShare(rank=0, shares=(1, 1))
+        assert check_spares(keep).keys() == {info.digest for info in keep.tensors}
+        cut = [info for info in keep.tensors if info.whole is not None]
+        assert {info.name.split(".")[2] for info in cut} == {"0", "3"}  # of the others it has all
+
+        await home.master.load(group)
+        assigned = home.laptop.assigned[-1]
+        assert {info for info in assigned.tensors if info.whole is not None} > set(cut)
+        assert check_assignment(assigned)
+        home.laptop.kept.clear()
+        await home.rest()
+        assert home.laptop.kept[-1].share is None
+        assert home.laptop.kept[-1].layers == (0, 1, 2, 3)
 
     run(main())

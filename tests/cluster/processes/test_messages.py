@@ -30,6 +30,7 @@ from potluck.cluster.processes.messages import (
     encode,
     read_frame,
 )
+from potluck.model.byte_runs import ByteRuns
 from potluck.net.interfaces import Interface
 from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
@@ -57,6 +58,7 @@ from potluck.wire.messages import (
 ME = NodeInfo(node_id="ab" * 32, name="Desk", version="0", os="Linux", arch="x")
 DEVICE = DeviceInfo(kind="cpu", memory_total=10, memory_free=5)
 TENSOR = TensorInfo(name="w", dtype="F32", shape=(2, 3), digest="cd" * 32, nbytes=24)
+SLICE = TensorInfo(name="v", dtype="F32", shape=(1, 1), digest="ef" * 32, nbytes=4, whole="cd" * 32)
 TIMES = StageTimes(
     weight_bytes=9,
     read_bytes_per_s=1e9,
@@ -79,7 +81,10 @@ TO_STAGE: list[ToStage] = [
         embedding=True,
         head=False,
         context=64,
-        tensors=(TensorFile.of(TENSOR, Path("/model"), 8),),
+        tensors=(
+            TensorFile.of(TENSOR, Path("/model"), 8),
+            TensorFile.of(SLICE, Path("/model"), 8, ByteRuns(period=9, count=2, runs=((1, 3),))),
+        ),
         next_hop=HOP,
     ),
     UnloadStage(id=4),

@@ -49,6 +49,14 @@ QWEN = form(
     mean=(0.48145466, 0.4578275, 0.40821073),
     deviation=(0.26862954, 0.26130258, 0.27577711),
 )
+GLM = form(
+    "frames",
+    side=28,
+    least=112 * 112,
+    most=28 * 28 * 500,
+    mean=QWEN.mean,
+    deviation=QWEN.deviation,
+)
 GEMMA = form("square", side=56, square=224, resample=2)
 
 
@@ -124,17 +132,21 @@ def numbers(picture: Picture) -> torch.Tensor:
 @pytest.mark.parametrize("name", FILES)
 def test_pictures_are_those_of_the_processors(name: str) -> None:
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+    from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     image = ImageOps.exif_transpose(Image.open(io.BytesIO(FILES[name])))
-    (qwen,) = prepared([FILES[name]], QWEN)
-    theirs = Qwen2VLImageProcessorPil()(images=[image], return_tensors="pt")
+    glm_s = Glm4vImageProcessorPil(size={"shortest_edge": GLM.least, "longest_edge": GLM.most})
+    for ours_is, processor in ((QWEN, Qwen2VLImageProcessorPil()), (GLM, glm_s)):
+        (found,) = prepared([FILES[name]], ours_is)
+        theirs = processor(images=[image], return_tensors="pt")
 
-    rows, columns = qwen.height // 14, qwen.width // 14
-    assert theirs["image_grid_thw"].tolist() == [[1, rows, columns]]
-    ours = numbers(qwen).view(3, rows // 2, 2, 14, columns // 2, 2, 14).permute(1, 4, 2, 5, 0, 3, 6)
-    ours = ours[:, :, :, :, :, None].expand(-1, -1, -1, -1, -1, 2, -1, -1)
-    assert (ours.reshape(rows * columns, -1) - theirs["pixel_values"]).abs().max() < 1e-5
+        rows, columns = found.height // 14, found.width // 14
+        assert theirs["image_grid_thw"].tolist() == [[1, rows, columns]]
+        ours = numbers(found).view(3, rows // 2, 2, 14, columns // 2, 2, 14)
+        ours = ours.permute(1, 4, 2, 5, 0, 3, 6)[:, :, :, :, :, None]
+        ours = ours.expand(-1, -1, -1, -1, -1, 2, -1, -1).reshape(rows * columns, -1)
+        assert (ours - theirs["pixel_values"]).abs().max() < 1e-5
 
     (gemma,) = prepared([FILES[name]], GEMMA)
     square = Gemma3ImageProcessorPil()(images=[image], return_tensors="pt")["pixel_values"]
@@ -144,7 +156,8 @@ def test_pictures_are_those_of_the_processors(name: str) -> None:
 def tower_input(picture: Picture, square: int) -> torch.Tensor:
     """(tiles, 3, S, S), or with one tile of another size."""
     shown = numbers(picture)
-    return torch.stack(shown.split(square, 1)) if square else shown[None]
+    tiles = torch.stack(shown.split(square, 1)) if square else shown[None]
+    return tiles.roll(1, 0)[None] if picture.order else tiles  # LLaVA-NeXT begins with the whole
 
 
 MODELS: dict[str, tuple[PictureFormat, str, dict[str, object]]] = {
@@ -157,6 +170,27 @@ MODELS: dict[str, tuple[PictureFormat, str, dict[str, object]]] = {
         form("crop", side=14, square=56, mean=QWEN.mean, deviation=QWEN.deviation),
         "llava.image_processing_pil_llava.LlavaImageProcessorPil",
         {"size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}},
+    ),
+    "llava next": (
+        form(
+            "shapes",
+            side=14,
+            square=56,
+            mean=QWEN.mean,
+            deviation=QWEN.deviation,
+            shapes=((1, 2), (2, 1), (2, 2), (3, 1), (1, 3)),
+        ),
+        "llava_next.image_processing_pil_llava_next.LlavaNextImageProcessorPil",
+        {
+            "size": {"shortest_edge": 56},
+            "crop_size": {"height": 56, "width": 56},
+            "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]],
+        },
+    ),
+    "idefics 3": (
+        form("split", side=14, square=56, step=60, most=240, rows=26, resample=1),
+        "idefics3.image_processing_pil_idefics3.Idefics3ImageProcessorPil",
+        {"size": {"longest_edge": 240}, "max_image_size": {"longest_edge": 60}},
     ),
     "internvl": (
         form("grid", side=28, square=56, rows=12),
@@ -181,6 +215,8 @@ def test_pictures_are_those_of_other_processors(model: str, name: str) -> None:
 
     (ours,) = prepared([FILES[name]], ours_is)
     theirs = processor(images=[image], return_tensors="pt")["pixel_values"]
+    if ours_is.step:  # pixels that make no patch
+        theirs = theirs[0, ..., :56, :56]
 
     found = tower_input(ours, ours_is.square)
     assert found.shape == theirs.shape
@@ -269,15 +305,15 @@ def test_a_picture_has_its_name_from_its_content() -> None:
     assert one.name == same.name != other.name
 
 
-def bomb(side: int) -> bytes:
-    """The header of a PNG with so many pixels, which has next to no data."""
+def bomb(side: int, colours: int = 2) -> bytes:
+    """The header of a PNG with so many pixels of this kind of colours, which has next to no data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
             struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         )
 
-    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", side, side, 8, colours, 0, 0, 0)
     data = zlib.compress(bytes(1000))
     return (
         b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
@@ -295,6 +331,7 @@ def bomb(side: int) -> bytes:
         (FILES["large"][:5000], "damaged"),
         (bomb(100_000), "megapixels"),
         (bomb(500), "damaged"),
+        (bomb(10, 3), "damaged"),  # colours of a palette that it lacks
     ],
 )
 def test_what_cannot_be_read_is_said(data: bytes, words: str) -> None:

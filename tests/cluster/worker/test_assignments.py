@@ -14,6 +14,7 @@ from potluck.cluster.master.stage_tensors import tensor_info
 from potluck.cluster.worker.assignments import check_assignment
 from potluck.errors import BrokenModelError, ModelError
 from potluck.store.registry import LocalModel, open_model
+from potluck.wire.messages import RankShare
 
 
 def test_random_weights_have_no_tensors(model: LocalModel) -> None:
@@ -54,7 +55,9 @@ def test_an_assignment_of_a_quantised_model_names_the_parts_of_its_matrices(tmp_
             check_assignment(msgspec.structs.replace(good, tensors=fewer))
 
 
-def test_a_vision_tower_is_assigned_alone(tmp_path: Path) -> None:
+def test_a_vision_tower_is_assigned_alone_or_beside_layers_but_not_beside_another(
+    tmp_path: Path,
+) -> None:
     seeing = make_seeing_model("mistral 3", tmp_path)
     save_byte_tokenizer(tmp_path)
     model = open_model(seeing.reference.tensors[0].path.parent, cache_dir=tmp_path / "cache")
@@ -64,12 +67,22 @@ def test_a_vision_tower_is_assigned_alone(tmp_path: Path) -> None:
         assign(model, 0, 1), layers=(0, 0), embedding=False, head=False, tensors=infos, tower=True
     )
     assert len(check_assignment(tower)) == len(infos) == len(names)
+    layers = assign(model, 2, 4)
+    both = msgspec.structs.replace(layers, tensors=(*layers.tensors, *infos), tower=True)
+    assert len(check_assignment(both)) == len(layers.tensors) + len(infos)
 
-    for changes in ({"embedding": True}, {"head": True}, {"layers": (0, 1)}):
+    share = RankShare(rank=0, shares=(1, 1))
+    for which, changes in (
+        (tower, {"embedding": True}),
+        (tower, {"head": True}),
+        (both, {"embedding": True}),
+        (both, {"share": share}),
+    ):
         with pytest.raises(BrokenModelError, match="together with other parts"):
+            check_assignment(msgspec.structs.replace(which, **changes))
+    for changes in ({"layers": (0, 1)}, {"tensors": infos[1:]}):
+        with pytest.raises(BrokenModelError, match="the assignment"):
             check_assignment(msgspec.structs.replace(tower, **changes))
-    with pytest.raises(BrokenModelError, match="the assignment"):
-        check_assignment(msgspec.structs.replace(tower, tensors=infos[1:]))
 
 
 def test_a_model_of_text_has_no_vision_tower(model: LocalModel) -> None:

@@ -81,6 +81,10 @@ def test_a_tower_has_no_layers_and_is_not_taken_for_the_vocabulary(lease: Lease)
     tower.assign = msgspec.structs.replace(tower.assign, tower=True)
     lease.stages = {GPU: tower}
     assert (lease.layers, lease.held) == (None, (0, "tower"))
+    later = stage(4, 8)
+    later.assign = msgspec.structs.replace(later.assign, tower=True)
+    lease.stages = {GPU: later}
+    assert (lease.layers, lease.held) == ((4, 8), (4, "layers"))
 
 
 def test_a_model_is_whole_only_with_both_ends_and_all_of_each_layer(lease: Lease) -> None:

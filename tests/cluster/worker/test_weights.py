@@ -23,9 +23,9 @@ def test_tensors_that_never_came_are_forgotten_when_there_are_too_many(
     with make_store(tmp_path) as store:
         (here,) = fill(store, DATA)
         peers = PeerWeights(store)
-        peers.assigned(HOME, [here])
+        peers.assigned(HOME, {here: None})
         for number in range(100):
-            peers.assigned(HOME, [digest_of(b"%d" % number)])
+            peers.assigned(HOME, {digest_of(b"%d" % number): None})
 
         assert len(peers._assigned[HOME]) <= 6
         assert list(peers.sources(HOME, [NeedTensor(digest=here, offset=0)])) == [here]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import quantised_tensors as stored
 import torch
+from prequantised import prequantised
 from quantised_tensors import Quantised, random_matrix
 from safetensors.torch import save_file
 from tiny_models import Pipeline, Reference, stored_tensors
@@ -21,11 +22,9 @@ from potluck.engine.loading.quantise import QuantisedFile, quantise
 from potluck.engine.loading.reading import PIECE, Reader, StoredTensor
 from potluck.engine.loading.targets import PackedTarget
 from potluck.errors import BrokenModelError, DiskFullError, IntegrityError
-from potluck.model.checkpoint.stored import find_stored
 from potluck.model.formats import INT4, INT4_OFFSET, INT4_SUPER, INT8, PackedFormat
 from potluck.model.quantized import Quantization
 from potluck.model.schemes import PACKED_SCHEMES, PACKING_VERSION, Scheme
-from potluck.model.tensor_formats import tensor_format
 
 MakeReference = Callable[..., Reference]
 
@@ -73,29 +72,6 @@ def quantised_matrix(
     kernels = kernels or best_kernels()
     rows, width = tensor.shape
     return quantise(llama.config, (rows, width), held, [tensor], path, kernels)
-
-
-def prequantised(reference: Reference, scheme: Scheme, folder: Path) -> Reference:
-    """Return the model with all matrices packed already."""
-    config, tensors = reference.config, {t.name: t for t in reference.tensors}
-    expected = config.stage_tensors(range(config.num_layers), embedding=True, head=True)
-    packed: list[StoredTensor] = []
-    for index, (name, parts) in enumerate(
-        find_stored(config, expected, tensors, where="the test").items()
-    ):
-        shape = expected[name]
-        held = tensor_format(config, name, shape, scheme)
-        if not isinstance(held, PackedFormat):
-            packed.extend(parts)
-            continue
-        path = folder / str(index)
-        made = quantise(config, (shape[0], shape[1]), held, parts, path, best_kernels())
-        stored = StoredTensor(
-            name=name, dtype=held.dtype, shape=shape, digest=made.digest, path=path, offset=0,
-            nbytes=made.nbytes,
-        )  # fmt: skip
-        packed.append(stored)
-    return dataclasses.replace(reference, tensors=tuple(packed))
 
 
 def assert_equal_logits(model: Reference, folder: Path, scheme: Scheme) -> None:

@@ -2,13 +2,17 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from cut_tensors import cut
 from fake_ranks import Meeting, RankedReference, RankedStage
 from fast_families import SPECIFIED
-from tiny_models import CPU, SESSION, Pipeline, Reference, difference, make_model, off
+from gguf_writer import write_gguf
+from prequantised import prequantised
+from tiny_models import CPU, SESSION, Pipeline, Reference, difference, loaded, make_model, off
 
 from potluck.engine.generated.run import GeneratedRun
 from potluck.engine.kernels import PackedWeight
@@ -20,6 +24,7 @@ from potluck.engine.stage import Stage
 from potluck.errors import RankLostError
 from potluck.model.schemes import Scheme
 from potluck.model.shares import Share, layer_slices
+from potluck.store.registry import open_model
 
 MakeReference = Callable[..., Reference]
 
@@ -41,11 +46,12 @@ WIDE = {
 def test_two_ranks_have_the_logits_of_the_whole(
     make_reference: MakeReference, variant: str
 ) -> None:
-    """A prompt comes in chunks and single tokens; all ranks have the same bits after each."""
+    """A prompt comes in chunks and single tokens; all ranks have the same bits after each. Each has its slices alone."""
     reference = make_reference(variant)
     ids = reference.prompt(TOKENS)
 
-    logits = Pipeline(RankedReference.of(reference, (1, 1))).run_in_pieces(ids, IN_PIECES)
+    ranks = RankedReference.of(reference, (1, 1), is_cut=True)
+    logits = Pipeline(ranks).run_in_pieces(ids, IN_PIECES)
 
     assert difference(logits, reference.logits(ids)) < TOLERANCE
 
@@ -105,6 +111,41 @@ def test_packed_slices_are_those_of_what_is_packed_whole(
                 assert torch.equal(own, expected)
             else:  # these columns end within super-blocks, and are packed anew
                 assert off(own, expected) < 0.15
+
+
+SUPER = {
+    **WIDE,
+    "hidden_size": 256,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 32,
+    "num_hidden_layers": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [("F32", "int4"), ("packed", "int4"), ("Q4_K", "int4-offset"), ("Q4_0", "int4")],
+)
+def test_a_rank_has_of_its_slices_what_it_has_of_the_whole(
+    tmp_path: Path, kind: str, scheme: Scheme
+) -> None:
+    """In shares that end within super-blocks too, of files whose heads have their rows in pairs."""
+    reference = make_model("llama, biases", tmp_path, changes=SUPER)
+    stored = prequantised(reference, scheme, tmp_path) if kind == "packed" else reference
+    if kind.startswith("Q"):
+        file = write_gguf(tmp_path, tmp_path / "model.gguf", kind=kind)
+        stored = loaded(open_model(file, cache_dir=tmp_path / "cache"), reference)
+    for parts in ((1, 1), (7, 3)):
+        share = Share(rank=1, parts=parts)
+        whole = _matrices(stored, share, scheme)
+
+        tensors = cut(stored.tensors, stored.config, share, scheme, tmp_path)
+        own = _matrices(replace(stored, tensors=tensors), share, scheme)
+
+        assert sum(tensor.is_slice for tensor in tensors) >= 7
+        assert all(torch.equal(own[name], whole[name]) for name in whole)
 
 
 def _matrices(reference: Reference, share: Share | None, scheme: Scheme) -> dict[str, torch.Tensor]:

@@ -4,50 +4,17 @@ from typing import Any
 
 import pytest
 from config_layers import attention, windows
+from gguf_configs import read_gguf
 
 from potluck.errors import InvalidConfigError, UnknownArchitectureError
-from potluck.model.config import ModelConfig
 from potluck.model.gguf.config import read_gguf_config
 from potluck.model.gguf.keys import GgufFile
 from potluck.model.layers import DenseSpec
 from potluck.model.mixing.rope import LinearScaling, LongScaling, YarnScaling
-from potluck.model.quantized import ROLES, Quantization
-
-SIZES: dict[str, object] = {
-    "context_length": 4096,
-    "embedding_length": 64,
-    "block_count": 4,
-    "feed_forward_length": 96,
-    "attention.head_count": 4,
-    "attention.head_count_kv": 2,
-    "attention.layer_norm_rms_epsilon": 9.999999747378752e-06,  # what f32 makes of 1e-5
-    "rope.freq_base": 500000.0,
-}
-SHAPES = {"token_embd.weight": (320, 64), "blk.0.ffn_up.weight": (96, 64)}
-
-
-def read(
-    architecture: str = "llama",
-    *,
-    shapes: dict[str, tuple[int, ...]] | None = None,
-    kinds: dict[str, str] | None = None,
-    factors: dict[str, tuple[float, ...]] | None = None,
-    tokenizer: dict[str, object] | None = None,
-    **changes: object,
-) -> tuple[dict[str, Any], ModelConfig]:
-    sizes = SIZES | {name.replace("__", "."): value for name, value in changes.items()}
-    metadata: dict[str, object] = {"general.architecture": architecture}
-    metadata |= {f"{architecture}.{k}": v for k, v in sizes.items() if v is not None}
-    metadata |= {f"tokenizer.ggml.{k}": v for k, v in (tokenizer or {}).items()}
-    shapes = SHAPES | (shapes or {})
-    found = dict.fromkeys(shapes, "F16") | (kinds or {})
-    file = GgufFile(metadata=metadata, shapes=shapes, kinds=found, factors=factors or {})
-    raw = read_gguf_config(file)
-    return raw, ModelConfig.from_dict(raw)
 
 
 def test_sizes_are_read_and_numbers_of_f32_in_the_digits_they_were_written_in() -> None:
-    raw, config = read()
+    raw, config = read_gguf()
 
     assert raw["architectures"] == ["LlamaForCausalLM"]
     assert (config.vocab_size, config.hidden_size) == (320, 64)
@@ -65,102 +32,10 @@ def test_sizes_are_read_and_numbers_of_f32_in_the_digits_they_were_written_in() 
 def test_a_head_of_its_own_and_biases_are_seen_by_their_tensors() -> None:
     shapes = {"output.weight": (320, 64), "blk.0.attn_q.bias": (64,), "blk.0.ffn_up.bias": (96,)}
 
-    _, config = read(shapes=shapes)
+    _, config = read_gguf(shapes=shapes)
 
     assert not config.tie_word_embeddings
     assert [part.has_bias for part in config.layers[0].projections] == [True] * 4
-
-
-@pytest.mark.parametrize(
-    ("kinds", "stored"),
-    [
-        ({"token_embd.weight": "Q6_K", "a": "Q4_K", "b": "Q4_K"}, (4, False)),
-        ({"token_embd.weight": "F16", "a": "Q4_0", "b": "Q4_0"}, (4, True)),
-        ({"token_embd.weight": "Q8_0", "a": "Q8_0", "b": "Q8_0"}, (8, True)),
-        ({"token_embd.weight": "Q8_0", "a": "IQ4_XS", "b": "IQ4_XS"}, (4, False)),
-        ({"token_embd.weight": "BF16", "a": "BF16", "b": "BF16"}, (16, False)),
-        ({"token_embd.weight": "F32", "a": "F32", "b": "F32"}, (32, False)),
-    ],
-)
-def test_the_model_is_stored_as_most_of_its_weights_are(
-    kinds: dict[str, str], stored: tuple[int, bool]
-) -> None:
-    _, config = read(shapes={"a": (1000, 64), "b": (1000, 64)}, kinds=kinds)
-
-    assert config.quantization is not None
-    found = config.quantization
-    assert (found.method, found.bits, found.is_symmetric) == ("gguf", *stored)
-    assert found.interleaved_heads
-
-
-def layered(kinds: dict[str, str], layers: int = 1) -> Quantization:
-    """Of a model with a large matrix of Q4_K, and matrices of layers of these types."""
-    whole = {"token_embd.weight": "Q6_K", "a": "Q4_K"} | kinds
-    shapes = dict.fromkeys(whole, (64, 64)) | {"a": (64_000, 64)}
-    _, config = read(
-        shapes=shapes, kinds=whole | {"blk.0.ffn_up.weight": "Q4_K"}, block_count=layers
-    )
-    assert config.quantization is not None
-    return config.quantization
-
-
-def test_matrices_that_are_stored_more_finely_are_told_layer_by_layer() -> None:
-    stored = layered(
-        {
-            "blk.0.attn_q.weight": "Q4_K",
-            "blk.0.attn_v.weight": "Q6_K",
-            "blk.0.attn_output.weight": "Q4_0",
-            "blk.0.ffn_gate.weight": "Q4_1",
-            "blk.0.ffn_down.weight": "Q4_K",
-            "blk.1.attn_q.weight": "Q4_K",
-            "blk.1.ffn_down.weight": "IQ4_XS",
-            "blk.2.ffn_gate_exps.weight": "Q5_K",
-            "blk.2.ffn_gate_inp.weight": "F32",  # the router
-            "blk.2.ffn_down.3.weight": "Q8_0",
-            "blk.2.attn_norm.weight": "F32",
-            "blk.3.attn_qkv.weight": "Q4_K",
-            "blk.4.attn_q.weight": "Q6_K",  # of no layer
-            f"blk.{'1' * 5000}.attn_q.weight": "Q6_K",
-        },
-        layers=4,
-    )
-
-    assert stored.fits_offsets
-    assert stored.higher_precision == {(0, "qkv"), (1, "down"), (2, "gate_up"), (2, "down")}
-
-
-def test_layers_of_too_many_kinds_are_taken_for_one() -> None:
-    parts = ("attn_q", "attn_output", "ffn_gate", "ffn_down")
-    finest = {f"blk.{layer}.{part}.weight": "Q6_K" for layer, part in enumerate(parts)}
-    plain = {f"blk.{layer}.{part}.weight": "Q4_K" for layer in range(5) for part in parts}
-
-    stored = layered(plain | finest, layers=5)
-
-    assert stored.higher_precision == {(layer, role) for layer in range(5) for role in ROLES}
-
-
-@pytest.mark.parametrize(
-    ("ends", "is_coarse"),
-    [
-        ({"token_embd.weight": "Q4_K"}, True),
-        ({"token_embd.weight": "Q6_K"}, False),
-        ({"token_embd.weight": "Q6_K", "output.weight": "Q4_1"}, True),
-        ({"token_embd.weight": "Q4_K", "output.weight": "Q6_K"}, False),
-    ],
-)
-def test_a_head_of_4_bits_is_told(ends: dict[str, str], is_coarse: bool) -> None:
-    assert layered(ends).has_coarse_head == is_coarse
-
-
-@pytest.mark.parametrize(
-    "kind", ["IQ4_XS", "IQ4_NL", "Q4_0", "Q5_K", "Q6_K", "Q8_0", "Q3_K", "F16"]
-)
-def test_other_types_have_no_offsets(kind: str) -> None:
-    raw, config = read(shapes={"a": (1000, 64)}, kinds={"a": kind})
-
-    assert config.quantization is not None
-    assert not config.quantization.fits_offsets
-    assert "finer" not in raw["quantization_config"]
 
 
 def test_ends_are_those_of_the_file_and_what_is_named_so() -> None:
@@ -170,7 +45,7 @@ def test_ends_are_those_of_the_file_and_what_is_named_so() -> None:
         "tokens": ["a", "</s>", "<|im_end|>", "<|end|>", "b", "<end_of_turn>"],
     }
 
-    _, config = read(tokenizer=tokenizer)
+    _, config = read_gguf(tokenizer=tokenizer)
 
     assert config.eos_token_ids == (1, 2, 3, 4, 5)
 
@@ -182,7 +57,7 @@ def test_the_end_of_a_message_is_not_that_of_an_answer_of_several_messages() -> 
         "eot_token_id": 2,
     }
 
-    _, config = read(tokenizer=tokenizer)
+    _, config = read_gguf(tokenizer=tokenizer)
 
     assert config.eos_token_ids == (1, 3, 4)
 
@@ -190,7 +65,7 @@ def test_the_end_of_a_message_is_not_that_of_an_answer_of_several_messages() -> 
 def test_factors_of_frequencies_hold_at_every_length() -> None:
     factors = tuple(float(i + 1) for i in range(8))
 
-    _, config = read(factors={"rope_freqs.weight": factors})
+    _, config = read_gguf(factors={"rope_freqs.weight": factors})
 
     assert config.ropes[0].scaling == LongScaling(
         short=factors,
@@ -205,7 +80,7 @@ def test_long_factors_are_those_of_phi() -> None:
     short, long = (1.0,) * 6, (2.5,) * 6
     factors = {"rope_factors_short.weight": short, "rope_factors_long.weight": long}
 
-    _, config = read(
+    _, config = read_gguf(
         "phi3",
         factors=factors,
         rope__dimension_count=12,
@@ -228,7 +103,7 @@ def test_long_factors_are_those_of_phi() -> None:
 
 
 def test_a_window_of_phi_is_one_of_all_layers() -> None:
-    _, config = read("phi3", attention__sliding_window=2047)
+    _, config = read_gguf("phi3", attention__sliding_window=2047)
 
     assert windows(config) == (2047,) * 4
 
@@ -241,12 +116,12 @@ def test_other_scalings_are_read() -> None:
         "rope__scaling__yarn_beta_fast": 16.0,
     }
 
-    assert read(rope__scaling__type="linear", rope__scaling__factor=8.0)[1].ropes[
+    assert read_gguf(rope__scaling__type="linear", rope__scaling__factor=8.0)[1].ropes[
         0
     ].scaling == LinearScaling(factor=8.0)
-    assert read(rope__scale_linear=2.0)[1].ropes[0].scaling == LinearScaling(factor=2.0)
-    assert read(rope__scaling__type="none")[1].ropes[0].scaling is None
-    scaling = read("qwen2", **yarn)[1].ropes[0].scaling
+    assert read_gguf(rope__scale_linear=2.0)[1].ropes[0].scaling == LinearScaling(factor=2.0)
+    assert read_gguf(rope__scaling__type="none")[1].ropes[0].scaling is None
+    scaling = read_gguf("qwen2", **yarn)[1].ropes[0].scaling
     assert isinstance(scaling, YarnScaling)
     assert (scaling.factor, scaling.original_max_position, scaling.beta_fast) == (4.0, 1024, 16.0)
 
@@ -258,7 +133,7 @@ def test_other_scalings_are_read() -> None:
 def test_the_largest_gemmas_have_a_scale_of_their_own(
     architecture: str, layers: int, scalar: int
 ) -> None:
-    _, config = read(
+    _, config = read_gguf(
         architecture,
         block_count=layers,
         attention__key_length=32,
@@ -278,7 +153,7 @@ def test_the_largest_gemmas_have_a_scale_of_their_own(
 
 
 def test_gemma_3_turns_local_layers_by_another_theta() -> None:
-    _, config = read(
+    _, config = read_gguf(
         "gemma3",
         block_count=6,
         rope__freq_base=1e6,
@@ -299,7 +174,7 @@ def test_experts_are_counted() -> None:
         "expert_feed_forward_length": 24,
     }
 
-    mixtral, qwen = read(**more)[1], read("qwen3moe", **more)[1]
+    mixtral, qwen = read_gguf(**more)[1], read_gguf("qwen3moe", **more)[1]
 
     for config, size in ((mixtral, 96), (qwen, 24)):
         assert config.experts is not None
@@ -311,7 +186,7 @@ def test_experts_are_counted() -> None:
 
 
 def test_multipliers_of_granite_go_by_other_names() -> None:
-    _, config = read(
+    _, config = read_gguf(
         "granite",
         attention__scale=0.015625,
         embedding_scale=12.0,
@@ -327,14 +202,14 @@ def test_multipliers_of_granite_go_by_other_names() -> None:
 
 
 def test_windows_may_be_listed_layer_by_layer() -> None:
-    _, config = read(
+    _, config = read_gguf(
         "exaone4",
         attention__sliding_window=128,
         attention__sliding_window_pattern=[True, True, False, True],
     )
 
     assert windows(config) == (128, 128, None, 128)
-    assert windows(read("exaone4")[1]) == (None,) * 4
+    assert windows(read_gguf("exaone4")[1]) == (None,) * 4
 
 
 @pytest.mark.parametrize(
@@ -356,15 +231,15 @@ def test_windows_may_be_listed_layer_by_layer() -> None:
 )
 def test_what_cannot_be_is_named(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidConfigError, match=field):
-        read(**changes)
+        read_gguf(**changes)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma2"])
 def test_heads_that_are_none_are_named(architecture: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"attention\.head_count"):
-        read(architecture, block_count=46, attention__head_count=0)
+        read_gguf(architecture, block_count=46, attention__head_count=0)
     with pytest.raises(InvalidConfigError, match=r"attention\.key_length"):
-        read(
+        read_gguf(
             architecture,
             attention__key_length=0,
             attention__value_length=0,
@@ -384,7 +259,7 @@ def test_a_file_without_a_family_is_refused() -> None:
 def test_no_list_is_made_for_layers_that_no_model_has(architecture: str, layers: int) -> None:
     """A number that is said once for all layers becomes a list, which must not be as long as a file wants."""
     with pytest.raises(InvalidConfigError, match=r"block_count must be a whole number from 1"):
-        read(architecture, block_count=layers)
+        read_gguf(architecture, block_count=layers)
 
 
 EXPERTS: dict[str, Any] = {
@@ -406,7 +281,7 @@ def test_layers_that_guess_further_tokens_are_left_out_in_every_family() -> None
     }
 
     for architecture, more in kept.items():
-        _, config = read(architecture, **more, nextn_predict_layers=1)
+        _, config = read_gguf(architecture, **more, nextn_predict_layers=1)
         assert config.num_layers == 3, architecture
 
 
@@ -434,9 +309,9 @@ def test_a_matrix_that_is_none_is_named(
     more: dict[str, Any] = EXPERTS | SPACES | INDEXER | {"rope.dimension_count": 8}
 
     with pytest.raises(InvalidConfigError, match=rf"{tensor} must be there, as a matrix"):
-        read(architecture, shapes={tensor: shape}, **more)
+        read_gguf(architecture, shapes={tensor: shape}, **more)
 
 
 def test_a_family_that_is_read_from_safetensors_alone_says_so() -> None:
     with pytest.raises(UnknownArchitectureError, match="safetensors alone"):
-        read("deepseek4")
+        read_gguf("deepseek4")

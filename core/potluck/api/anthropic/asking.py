@@ -120,10 +120,29 @@ def _picture(source: Source, at: int, where: str) -> GivenPicture:
 
 
 def _result(block: Block, where: str) -> ChatTurn:
-    text = _text_of(block.content, f"{where}.content")
-    if block.is_error:
-        text = f"Error: {text}"
-    return ChatTurn(role="tool", content=text, call_id=block.tool_use_id or "")
+    """The result of a call, which may have pictures: of a screen, for example."""
+    place = f"{where}.content"
+    begin = "Error: " if block.is_error else ""
+    texts: list[str] = []
+    pictures: list[GivenPicture] = []
+    blocks = [] if isinstance(block.content, str) else block.content or []
+    for number, part in enumerate(blocks):
+        if part.type == "image" and part.source is not None:
+            pictures.append(
+                _picture(part.source, len(begin + "\n".join(texts)), f"{place}.{number}")
+            )
+        elif part.type == "text":
+            texts.append(part.text or "")
+        else:
+            raise _not_offered(f"{place}.{number}", part.type)
+    if isinstance(block.content, str):
+        texts.append(block.content)
+    return ChatTurn(
+        role="tool",
+        content=begin + "\n".join(texts),
+        call_id=block.tool_use_id or "",
+        pictures=tuple(pictures),
+    )
 
 
 def _text_of(content: str | list[Block] | None, where: str) -> str:

@@ -108,8 +108,13 @@ def _turn(item: Item, where: str) -> ChatTurn:
             )
             return ChatTurn(role="assistant", content="", calls=(call,))
         case "function_call_output":
-            text = _text(item.output, f"{where}.output")
-            return ChatTurn(role="tool", content=text, call_id=item.call_id or "")
+            place = f"{where}.output"
+            return ChatTurn(
+                role="tool",
+                content=_text(item.output, place, sees=True),
+                call_id=item.call_id or "",
+                pictures=_pictures(item.output, place),
+            )
         case "reasoning":
             parts = item.content or item.summary or []
             return ChatTurn(role="assistant", content="", reasoning=_text(parts, where))

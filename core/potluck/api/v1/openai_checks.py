@@ -81,9 +81,9 @@ def _check_chat(request: ChatCompletionRequest) -> None:
                     what = f"{where}.content: only text and image_url are offered."
                     _refuse(True, f"{where}.content", what)
                 _refuse(
-                    is_picture and message.role != "user",
+                    is_picture and message.role not in ("user", "tool"),
                     f"{where}.content",
-                    f"{where}.content: only the user's messages have pictures.",
+                    f"{where}.content: only messages of the user and of tools have pictures.",
                 )
 
 

@@ -142,6 +142,8 @@ class Computer(Struct, frozen=True, kw_only=True):
     # The same, where others have some between them: start and stop of each range; (): it has one
     ranges: tuple[tuple[int, int], ...] = ()
     reconnecting: bool = False  # it is `lost`, but found, and being connected
+    # Whether it reads pictures for the other computers of the model.
+    reads_pictures: Literal["no", "soon", "yes"] = "no"
     slower: float | None = (
         None  # so many times as long as measured its layers take; None: they do not
     )
@@ -346,6 +348,7 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     prefill: Annotated[
         tuple[Name, ...], Meta(max_length=64)
     ] = ()  # who reads prompts for the others
+    pictures: Name | None = None  # who reads pictures for the others
     workers: Annotated[int, Meta(ge=0, le=64)] = 0  # wait until this many workers take part
     context: ContextLength | None = None
     # How many are answered at once: the plan gives so many the most tokens together.

@@ -31,6 +31,7 @@ class Picture(Struct, frozen=True, kw_only=True):
         name: by its content, 64 hexadecimal digits.
         height, width: in pixels.
         rows, columns: lines of cells, and cells of each: the tower makes one row of each cell.
+        order: the number of the row for each token of the prompt that stands for one; empty: all, one after the other.
         mean, deviation: of red, green and blue from 0 to 1.
         pixels: height x width x 3 bytes.
     """
@@ -43,6 +44,17 @@ class Picture(Struct, frozen=True, kw_only=True):
     mean: tuple[float, float, float]
     deviation: tuple[float, float, float]
     pixels: bytes
+    order: tuple[int, ...] = ()
+
+    @property
+    def shown(self) -> Sequence[int]:
+        """The number of the row for each token of the prompt that stands for one."""
+        return self.order or range(self.rows * self.columns)
+
+    @property
+    def made(self) -> int:
+        """How many rows the tower makes: where they have an order, also that of a line's end."""
+        return self.rows * self.columns + bool(self.order)
 
 
 class Rows(NamedTuple):

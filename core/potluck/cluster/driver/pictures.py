@@ -103,11 +103,11 @@ class PromptPictures(Pictures):
         seen = iter([position for position, each in enumerate(ids) if each == token])
         placed: list[_Placed] = []
         for picture in pictures:
-            count = picture.rows * picture.columns
+            count = len(picture.shown)
             positions = [next(seen, -1) for _ in range(count)]
             if -1 in positions:
                 raise EngineError("A prompt has fewer places for pictures than these have rows.")
-            rows[positions] = np.arange(count)
+            rows[positions] = picture.shown
             for position, row in zip(positions, _row_ids(picture.name, count), strict=True):
                 tokens[position] = row
             placed.append(_Placed(picture=picture, tokens=positions))
@@ -185,12 +185,14 @@ class PromptPictures(Pictures):
             inside = [position for position in each.tokens if begin <= position < end]
             if not inside:
                 continue
-            cuts = [i for i, (a, b) in enumerate(pairwise(inside), 1) if b != a + 1]
+            rows = self._rows[inside].tolist()
+            both = enumerate(zip(pairwise(inside), pairwise(rows), strict=True), 1)
+            cuts = [i for i, ((a, b), (row, after)) in both if (b, after) != (a + 1, row + 1)]
             for first, last in pairwise([0, *cuts, len(inside)]):
                 position = inside[first]
                 yield PictureRows(
                     picture=each.picture.name,
-                    first=int(self._rows[position]),
+                    first=rows[first],
                     begin=position - begin,
                     rows=last - first,
                 )

@@ -141,6 +141,10 @@ class Pipeline(ChainEnds):
     ) -> None:
         """Send what a later step needs of a picture to the first stage, whose tower makes so many rows of it."""
         self._send(message, payload)
+        self.reads_picture(rows)
+
+    def reads_picture(self, rows: int) -> None:
+        """Note that a stage makes so many rows of a picture: it is silent meanwhile."""
         # The slowest computer reads a large picture for longer than a chunk.
         longer = self._silence_s * max(0.0, rows / _ROWS_AS_CHUNK - 1)
         self._heard = max(self._heard, self._clock() + longer)

@@ -39,7 +39,7 @@ def show(
                 first += some.tensor.shape[0]
         else:
             message = _shown(pipeline, session, step, position, picture)
-            pipeline.send_picture(message, picture.pixels, rows=picture.rows * picture.columns)
+            pipeline.send_picture(message, picture.pixels, rows=picture.made)
 
 
 def _shown(

@@ -1,12 +1,12 @@
 """Pictures that another computer reads for the first stage, which could read them as well.
 
-A viewer is a stage with the vision tower alone. It is sent the pixels, and the rows that it makes go to the first stage
+A viewer is a stage with the vision tower and without the embedding. It is sent the pixels, and the rows that it makes go to the first stage
 by way of the driver. Whatever goes wrong with it, the first stage reads the picture: an answer never depends on it.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,7 +44,14 @@ class Viewer:
     """
 
     def __init__(
-        self, link: ActivationLink, *, epoch: int, numbers: int, name: str, limit_s: float
+        self,
+        link: ActivationLink,
+        *,
+        epoch: int,
+        numbers: int,
+        name: str,
+        limit_s: float,
+        begins: Callable[[int], None] = lambda rows: None,
     ) -> None:
         """Make a viewer; `run` starts it.
 
@@ -54,10 +61,12 @@ class Viewer:
             numbers: of a row.
             name: see the attribute.
             limit_s: how long a picture may take, when those before it are read.
+            begins: told how many rows a picture has that is sent.
         """
         self.name = name
         self.broken: PotluckError | None = None
         self._link, self._epoch, self._numbers, self._limit_s = link, epoch, numbers, limit_s
+        self._begins = begins
         self._loop = asyncio.get_running_loop()
         self._readings: dict[str, _Reading] = {}  # by the name of the picture
         self._refused = 0  # pictures in a row
@@ -129,7 +138,8 @@ class Viewer:
             deviation=picture.deviation,
         )
         self._link.send_nowait(message, picture.pixels)
-        reading = _Reading(total=picture.rows * picture.columns, future=self._loop.create_future())
+        self._begins(picture.made)
+        reading = _Reading(total=picture.made, future=self._loop.create_future())
         if not self._readings:
             self._since = self._loop.time()
         self._readings[picture.name] = reading

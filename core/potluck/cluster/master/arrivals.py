@@ -31,6 +31,7 @@ class Arrivals:
             check_sum(request.layers, num_layers)
         own = self._computers.local.name.casefold()
         asked = (*(name for name, _ in request.layers or ()), *request.prefill)
+        asked += () if request.pictures is None else (request.pictures,)
         wanted = [_computers_of(name) for name in asked]
         wanted = [either for either in wanted if not any(names <= {own} for names in either)]
         names = {name for either in wanted for some in either for name in some}

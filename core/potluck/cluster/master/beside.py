@@ -10,16 +10,19 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Container, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Container, Coroutine, Sequence
 from contextlib import suppress
+from typing import Generic, Protocol, TypeVar
 
 from potluck.cluster.device_names import device_of
 from potluck.cluster.driver.generation import Generator
+from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.events import ComputerLost, StageLost
 from potluck.cluster.master.backoff import MOST_S, Backoff
-from potluck.cluster.master.deployment import Deployment
+from potluck.cluster.master.deployment import Deployment, Phase
 from potluck.cluster.master.losses import is_of
 from potluck.cluster.master.planned import Planned
+from potluck.cluster.master.stage_deployment import StageDeployment
 from potluck.errors import PotluckError
 from potluck.ids import NodeId
 from potluck.wire.messages import DeviceId, StepFailed
@@ -27,7 +30,30 @@ from potluck.wire.messages import DeviceId, StepFailed
 logger = logging.getLogger(__name__)
 
 
-class Beside(ABC):
+class Serving(Protocol):
+    """What is deployed beside another deployment: a `Deployment`, or a part of that other one."""
+
+    planned: Planned
+    epoch: int
+    phase: Phase
+
+    @property
+    def tasks(self) -> Sequence[StageDeployment]: ...
+    @property
+    def pipeline(self) -> Pipeline | None:
+        """None: it has not begun."""
+        ...
+
+    def uses(self, node_id: NodeId, device: DeviceId | None = None) -> bool: ...
+    def fail(self, error: PotluckError) -> None: ...
+    async def start(self) -> object: ...
+    async def stop(self, *, keep: Container[NodeId] = ()) -> None: ...
+
+
+ServingT = TypeVar("ServingT", bound=Serving)
+
+
+class Beside(ABC, Generic[ServingT]):
     """Prepares such a deployment, and prepares it again when its computers are back.
 
     Args:
@@ -50,7 +76,7 @@ class Beside(ABC):
         name: str,
         *,
         present: Callable[[], Collection[NodeId]],
-        deployment: Callable[[Planned, Deployment], Deployment],
+        deployment: Callable[[Planned, Deployment], ServingT],
         find: Callable[[Planned], Awaitable[Planned]],
         tell: Callable[[str], None],
         retry_s: float,
@@ -65,7 +91,7 @@ class Beside(ABC):
         self._failing = Backoff[frozenset[NodeId]](retry_s, clock=clock)  # computers together
         self._weighed = frozenset[NodeId]()  # the computers of whom it is known whether one pays
         self.is_choosing = False
-        self.deployment: Deployment | None = None
+        self.deployment: ServingT | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -86,7 +112,7 @@ class Beside(ABC):
 
     @abstractmethod
     async def _serve(
-        self, deployment: Deployment, answering: Deployment, generator: Generator
+        self, deployment: ServingT, answering: Deployment, generator: Generator
     ) -> None:
         """Have a deployment that has begun serve the other one until it is lost."""
 

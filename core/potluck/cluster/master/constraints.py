@@ -11,5 +11,5 @@ def has_constraints(request: PlanRequest) -> bool:
 
 
 def without_constraints(request: PlanRequest) -> PlanRequest:
-    """The same request for any computers: without layers by hand, who reads prompts, and a number of workers."""
-    return msgspec.structs.replace(request, layers=None, workers=0, prefill=())
+    """The same request for any computers: without layers by hand, who reads prompts or pictures, and a number of workers."""
+    return msgspec.structs.replace(request, layers=None, workers=0, prefill=(), pictures=None)

@@ -19,6 +19,7 @@ from potluck.cluster.loss import lost_while_loading
 from potluck.cluster.master.ages import check_ages
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import Planned
+from potluck.cluster.master.slicing import sent_slices
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
@@ -30,11 +31,7 @@ from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.fields import line
-from potluck.wire.messages import (
-    Assign,
-    DeviceId,
-    RankShare,
-)
+from potluck.wire.messages import Assign, DeviceId, RankShare
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +114,8 @@ class Deployment:
         )
         if model.seed is not None:
             expected = {}  # every computer makes its own random weights
+        sent = sent_slices(model.config, stage, planned.plan, planned.scheme)
+        slices = {} if computer.is_local else sent
         assign = Assign(
             epoch=self.epoch,
             model_id=model.manifest.model_id,
@@ -138,7 +137,7 @@ class Deployment:
             stage=stage,
             computer=computer,
             assign=assign,
-            tensors=StageTensors(model, planned.scheme, expected, self._packing),
+            tensors=StageTensors(model, planned.scheme, expected, self._packing, slices),
             progress=StageProgress(node_id=stage.node, name=name),
             changed=self._changed,
             retries=self._retries,

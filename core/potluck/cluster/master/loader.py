@@ -27,7 +27,7 @@ from potluck.cluster.master.replicas import Replicas
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.spare_copies import SpareCopies
 from potluck.cluster.master.taking_over import TakingOver
-from potluck.cluster.master.viewers import Viewers
+from potluck.cluster.master.viewers import Viewers, viewer_of
 from potluck.cluster.master.vocabulary import Loaded, MakePlan, PlanMade, Retired
 from potluck.errors import OutOfMemoryError, PeerLostError, PlanError, PotluckError
 from potluck.ids import NodeId
@@ -118,7 +118,7 @@ class Loader:
         self.viewers = Viewers(
             "viewers",
             present=lambda: [c.node_id for c in (computers.local, *computers.available())],
-            deployment=self._deployment_beside,
+            deployment=partial(viewer_of, self._deployment_beside),
             find=planner.with_viewing,
             tell=lambda text: events.publish(Notice(level="warning", text=text)),
             retry_s=deadlines.readers_s,

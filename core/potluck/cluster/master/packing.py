@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from potluck.cluster.processes.messages import Quantise, Quantised, TensorFile
 from potluck.ids import Digest, ModelId
 from potluck.model.formats import PackedFormat
 from potluck.store.chunks import ChunkStore
-from potluck.store.quantised import Packed
+from potluck.store.quantised import Packed, recall, remember
 from potluck.store.throttle import Throttle
 from potluck.tasks import together
 
@@ -99,6 +99,16 @@ class Packing:
         self._clock = clock
         self._measured: tuple[float, float] | None = None  # time, and bytes per second
         self._under_way: dict[tuple[ModelId, str], asyncio.Task[Packed]] = {}
+        self._remembering = asyncio.Lock()
+
+    async def recall(self, model: ModelId) -> dict[str, Packed]:
+        """The digests that are remembered of this model: of packed matrices, and of slices of tensors."""
+        return await asyncio.to_thread(recall, self.memory, model)
+
+    async def remember(self, model: ModelId, made: Mapping[str, Packed]) -> None:
+        """Remember further digests of this model."""
+        async with self._remembering:
+            await asyncio.to_thread(remember, self.memory, model, made)
 
     @property
     def rate(self) -> float:

@@ -33,7 +33,7 @@ from potluck.cluster.master.sharing_out import (
     may_have_readers,
     may_have_viewer,
     share_out,
-    viewing_beside,
+    viewing_of,
 )
 from potluck.cluster.master.vocabulary import Check, no_check
 from potluck.errors import (
@@ -247,7 +247,7 @@ class Planner:
     async def with_viewing(self, planned: Planned) -> Planned:
         """A plan in force with who could read pictures for its first stage, if somebody pays."""
         sizes, devices = await self._weighed_beside(planned)
-        viewing = viewing_beside(sizes, devices, planned.plan, planned.reading)
+        viewing = viewing_of(sizes, devices, planned.plan, planned.reading, among="others")
         if viewing is not None:
             logger.info("a viewer is chosen: %s", viewing.explanation)
         return replace(planned, viewing=viewing)

@@ -17,7 +17,7 @@ from potluck.plan.apart import Reading
 logger = logging.getLogger(__name__)
 
 
-class Readers(Beside):
+class Readers(Beside[Deployment]):
     """Prepares the readers of a deployment, and finds some where a plan has none.
 
     Args:

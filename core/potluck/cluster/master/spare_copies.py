@@ -20,10 +20,14 @@ from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_tensors import StageTensors
 from potluck.errors import PotluckError
 from potluck.ids import Digest, NodeId
+from potluck.model.shares import Share as ModelShare
+from potluck.model.shares import TensorSlice
+from potluck.model.stored_slices import stage_slices
 from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.spares import Share, spare_shares
 from potluck.store.progress import TransferProgress
 from potluck.tasks import TaskSet
+from potluck.wire.messages import RankShare
 from potluck.wire.spare_messages import Keep
 
 logger = logging.getLogger(__name__)
@@ -183,12 +187,18 @@ class SpareCopies:
         """Have a worker keep a share of the model, and send what it lacks and has room for."""
         model, layers = planned.model, tuple(sorted(share.layers))
         expected = model.config.stage_tensors(layers, embedding=share.embedding, head=share.head)
-        tensors = StageTensors(model, planned.scheme, expected, self._packing)
+        slices, rank = dict[str, TensorSlice](), None
+        if share.part is not None:
+            own = ModelShare(rank=share.part[0], parts=share.part[1])
+            slices = stage_slices(model.config, layers, own, planned.scheme)
+            rank = RankShare(rank=own.rank, shares=own.parts)
+        tensors = StageTensors(model, planned.scheme, expected, self._packing, slices)
         rate = self._link_rate(computer.node_id)
         try:
             await tensors.prepare()
             if self._packing is not None and self._packing.pays(rate):
                 await tensors.pack(lambda _: None, link_rate=rate)
+            await tensors.cut()
             named = tensors.infos(is_local=False)  # several may have the same content
             infos = {Digest(info.digest): info for info in named}
             keeping = await computer.keep(
@@ -199,6 +209,7 @@ class SpareCopies:
                     embedding=share.embedding,
                     head=share.head,
                     tensors=named,
+                    share=rank,
                 )
             )
             total = sum(info.nbytes for info in infos.values())

@@ -27,7 +27,7 @@ from potluck.errors import (
 from potluck.ids import Digest, NodeId
 from potluck.plan.stages import StagePlan
 from potluck.store.progress import TransferProgress
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.tasks import together
 from potluck.wire.messages import Assign, DeviceId, Load, Need, NeedTensor
 
@@ -158,6 +158,7 @@ class StageDeployment:
 
     async def ask(self) -> Need:
         """Assign the stage. The answer says which weights the computer lacks."""
+        await self.tensors.cut()
         infos = self.tensors.infos(is_local=self.computer.is_local)
         self.assign = msgspec.structs.replace(self.assign, tensors=infos)
         need = await self.computer.assign(self.assign)

@@ -5,10 +5,13 @@ are packed before they are sent, and the digest of each packed matrix is remembe
 packs nothing, and a computer that has the packed bytes is sent nothing. Packing only saves time: if
 the disk has no room for a packed matrix, the matrix is sent as the file has it, and the receiver
 packs it when it loads it.
+
+A rank of a group on another computer is sent its slices alone (`slicing.py`), of what is packed or of the originals.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +19,7 @@ from math import prod
 import msgspec
 
 from potluck.cluster.master.packing import Matrix, Packing
+from potluck.cluster.master.slicing import Slicing
 from potluck.cluster.processes.messages import TensorFile
 from potluck.errors import BrokenModelError, DiskFullError, IntegrityError, StoreError
 from potluck.ids import Digest
@@ -24,14 +28,19 @@ from potluck.model.config import Shape
 from potluck.model.formats import PackedFormat
 from potluck.model.manifest import TensorEntry
 from potluck.model.schemes import Scheme
+from potluck.model.shares import TensorSlice
 from potluck.model.tensor_formats import tensor_format
 from potluck.reasons import reason
-from potluck.store.part import digest_of
-from potluck.store.quantised import Packed, recall, remember
-from potluck.store.registry import LocalModel, TensorSource
+from potluck.store.quantised import Packed
+from potluck.store.registry import LocalModel
+from potluck.store.source import TensorSource
 from potluck.wire.messages import TensorInfo
 
 logger = logging.getLogger(__name__)
+
+_REPAIRS = (
+    2  # of damaged packed files before slices are cut; each finds all that is damaged by then
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +75,7 @@ class StageTensors:
         scheme: Scheme,
         expected: Mapping[str, Shape],
         packing: Packing | None,
+        slices: Mapping[str, TensorSlice] | None = None,
     ) -> None:
         """Make the tensors of one stage. Call `prepare` before any other method.
 
@@ -74,10 +84,12 @@ class StageTensors:
             scheme: the number format of the stage's weights in memory.
             expected: names and shapes of the stage's tensors.
             packing: packs matrices; None: nothing is packed.
+            slices: what a rank on another computer has of them, by name; None: it is sent all as a whole.
         """
         self._model, self._expected = model, expected
         self._scheme: Scheme = scheme
         self._packing = packing
+        self._slicing = Slicing(model.config, slices or {})
         self._tensors: list[_Tensor] = []
         self._pinned: set[Digest] = set()
         self.problem: str | None = None
@@ -100,8 +112,7 @@ class StageTensors:
     async def _recall(self) -> None:
         if (packing := self._packing) is None:
             return
-        model_id = self._model.manifest.model_id
-        known = await asyncio.to_thread(recall, packing.memory, model_id)
+        known = await packing.recall(self._model.manifest.model_id)
         for tensor in self._tensors:
             if tensor.matrix is not None and tensor.packed is None:
                 tensor.packed = tensor.matrix.checked(known.get(tensor.matrix.key))
@@ -121,7 +132,12 @@ class StageTensors:
             files=tuple(_tensor_file(part, model.sources[part.digest]) for part in parts),
         )
         # A matrix that is quantised in the file may be as small as its packed form.
-        return matrix if matrix.packed_bytes < matrix.nbytes else None
+        sent = self._slicing.nbytes(name, held.dtype, shape, matrix.packed_bytes)
+        as_stored = sum(
+            self._slicing.nbytes(part.name, part.dtype, tuple(part.shape), part.nbytes)
+            for part in matrix.files
+        )
+        return matrix if sent < as_stored else None
 
     @property
     def unpacked_bytes(self) -> int:
@@ -180,7 +196,40 @@ class StageTensors:
                 )
         finally:
             made = {m.key: p for m in matrices if (p := tensors[m.name].packed) is not None}
-            await asyncio.to_thread(remember, packing.memory, self._model.manifest.model_id, made)
+            await packing.remember(self._model.manifest.model_id, made)
+
+    async def cut(self) -> None:
+        """Compute the digests of the slices that are sent, but those that are known.
+
+        Raises:
+            BrokenModelError: the model's files are damaged.
+        """
+        wholes = self._wholes(is_local=False)
+        if not await asyncio.to_thread(self._slicing.missing, wholes):
+            return
+        packing, model = self._packing, self._model.manifest.model_id
+        if packing is not None:
+            self._slicing.recall(wholes, await packing.recall(model))
+        began = time.monotonic()
+        if made := await self._digest_slices(wholes):
+            nbytes = sum(one.nbytes for one in made.values())
+            logger.info("slices digested bytes=%d seconds=%.2f", nbytes, time.monotonic() - began)
+            if packing is not None:
+                await packing.remember(model, made)
+
+    async def _digest_slices(self, wholes: Collection[TensorInfo]) -> Mapping[str, Packed]:
+        """Compute the missing digests. What has other bytes again and again has none, and is sent as a whole."""
+        for _ in range(_REPAIRS + 1):
+            missing = self._slicing.missing(wholes)
+            sources = await self._sources({info.digest for info in missing})
+            if sources is None:
+                break
+            try:
+                return await self._slicing.digest(missing, sources)
+            except IntegrityError as error:
+                logger.warning("repairing before slices are cut: %s", error)
+                await self.repair(error.data["digest"])
+        return {}
 
     def infos(self, *, is_local: bool) -> tuple[TensorInfo, ...]:
         """The tensors of the assignment.
@@ -189,6 +238,10 @@ class StageTensors:
             is_local: the stage is on this computer. Its stage process reads the files itself, so
                 only packed matrices that are on this disk now are listed in packed form.
         """
+        return tuple(map(self._slicing.info, self._wholes(is_local=is_local)))
+
+    def _wholes(self, *, is_local: bool) -> tuple[TensorInfo, ...]:
+        """These tensors before they are cut."""
         here_only = is_local or self.problem is not None
         return tuple(
             info
@@ -210,6 +263,17 @@ class StageTensors:
         Returns:
             None if packing again gave other bytes or failed. The stage must then be assigned again.
         """
+        wholes = {digest: self._slicing.whole(digest) for digest in digests}
+        sources = await self._sources(set(wholes.values()))
+        if sources is None:
+            return None
+        return {
+            Digest(digest): self._slicing.source(Digest(digest), sources[Digest(whole)])
+            for digest, whole in wholes.items()
+        }
+
+    async def _sources(self, digests: Collection[str]) -> Mapping[Digest, TensorSource] | None:
+        """The same of what is not cut."""
         wanted = [t for t in self._tensors if t.packed is not None and t.packed.digest in digests]
         lost = [t.matrix for t in wanted if t.matrix is not None and not self._is_here(t.packed)]
         await self._pack(lost, lambda _: None)
@@ -233,7 +297,8 @@ class StageTensors:
     async def repair(self, digest: object) -> None:
         """Prepare for another attempt after bytes were not what their digest says.
 
-        Packed files that are damaged are deleted, so that `sources` packs them again.
+        Packed files that are damaged are deleted, so that `sources` packs them again. Digests of slices are computed
+        again, since the bytes may have been damaged then.
 
         Args:
             digest: of the tensor whose bytes were wrong, wherever that was found.
@@ -241,17 +306,19 @@ class StageTensors:
         Raises:
             BrokenModelError: a file of the model itself is damaged.
         """
+        digest = self._slicing.whole(str(digest))
+        self._slicing.forget(digest)
         packed = {Digest(t.packed.digest) for t in self._tensors if t.packed is not None}
         if self._packing is not None and digest in packed:
             store = self._packing.store
-            await asyncio.to_thread(store.discard, Digest(str(digest)))
+            await asyncio.to_thread(store.discard, Digest(digest))
             await asyncio.to_thread(store.verify, packed - {digest})
-        elif (source := self._model.sources.get(Digest(str(digest)))) is not None:
-            await asyncio.to_thread(self._check, Digest(str(digest)), source)
+        elif (source := self._model.sources.get(Digest(digest))) is not None:
+            await asyncio.to_thread(self._check, Digest(digest), source)
 
     def _check(self, digest: Digest, source: TensorSource) -> None:
         try:
-            if digest_of(source.path, source.offset, source.nbytes) == digest:
+            if source.digest() == digest:
                 return  # the damage is on the way, or at the other end
             why = "is not what it was when it was opened: it has changed, or the disk is failing"
         except OSError as error:

@@ -16,7 +16,7 @@ from potluck.net.reactor import Reactor
 from potluck.net.step_link import StepLink
 from potluck.net.transport import dial_steps
 from potluck.store.progress import TransferProgress
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.tasks import together
 from potluck.wire.cache_messages import TakeSessions
 from potluck.wire.measuring_messages import (
@@ -238,4 +238,4 @@ class LocalComputer:
 def _files(assign: Assign, sources: Mapping[Digest, TensorSource]) -> Iterator[TensorFile]:
     for info in assign.tensors:
         source = sources[Digest(info.digest)]
-        yield TensorFile.of(info, source.path, source.offset)
+        yield TensorFile.of(info, source.path, source.offset, source.runs)

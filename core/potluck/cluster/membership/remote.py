@@ -20,7 +20,7 @@ from potluck.net.step_link import StepLink
 from potluck.net.transport import dial, dial_steps
 from potluck.store.fetch import send_tensors
 from potluck.store.progress import TransferProgress
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.tasks import reschedule
 from potluck.wire import messages as wire

@@ -14,6 +14,7 @@ from typing import BinaryIO, TypeAlias
 
 import msgspec
 
+from potluck.model.byte_runs import ByteRuns
 from potluck.net.interfaces import Interface
 from potluck.wire.cache_messages import TakeSessions, TakingSessions
 from potluck.wire.measuring_messages import (
@@ -50,10 +51,13 @@ class TensorFile(TensorInfo, frozen=True, kw_only=True):
 
     path: str
     offset: int
+    runs: ByteRuns | None = None  # its bytes among those from `offset` on; None: all that follow
 
     @classmethod
-    def of(cls, info: TensorInfo, path: Path, offset: int = 0) -> "TensorFile":
-        return cls(**msgspec.structs.asdict(info), path=str(path), offset=offset)
+    def of(
+        cls, info: TensorInfo, path: Path, offset: int = 0, runs: ByteRuns | None = None
+    ) -> "TensorFile":
+        return cls(**msgspec.structs.asdict(info), path=str(path), offset=offset, runs=runs)
 
 
 class Start(Message, frozen=True, tag="start"):

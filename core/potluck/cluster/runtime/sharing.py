@@ -22,7 +22,7 @@ from potluck.runtime.lock import Wheel
 from potluck.store.chunks import ChunkStore
 from potluck.store.fetch import receive_tensors, send_tensors
 from potluck.store.progress import TransferProgress
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.wire.messages import Address, Message, NeedTensor, NodeInfo
 from potluck.wire.wheel_messages import (

@@ -58,4 +58,6 @@ def stored_tensor(file: TensorFile) -> StoredTensor:
         path=Path(file.path),
         offset=file.offset,
         nbytes=file.nbytes,
+        is_slice=file.whole is not None,
+        runs=file.runs,
     )

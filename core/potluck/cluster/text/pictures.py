@@ -24,7 +24,7 @@ _LINES = 256  # of a picture, which are laid on white at a time
 # What Pillow raises for malformed files: it has no error of its own for most of them.
 _MALFORMED = (
     OSError, SyntaxError, ValueError, EOFError, MemoryError, OverflowError, IndexError, KeyError, TypeError,
-    AttributeError, RuntimeError, struct.error,
+    AttributeError, RuntimeError, AssertionError, struct.error,
 )  # fmt: skip
 
 
@@ -60,7 +60,8 @@ def _prepare(data: bytes, form: PictureFormat, number: int) -> Prepared:
     pixels = _laid_out(image, layout, Image.Resampling(form.resample))
     height, width = layout.pixels
     rows, columns = form.cells(height, width)
-    about = f"{height} {width} {form.mean} {form.deviation} ".encode()
+    order = form.order(layout)
+    about = f"{height} {width} {form.mean} {form.deviation} {order or ''}".encode()
     picture = Picture(
         name=hashlib.sha256(about + pixels).hexdigest(),
         height=height,
@@ -70,35 +71,43 @@ def _prepare(data: bytes, form: PictureFormat, number: int) -> Prepared:
         mean=form.mean,
         deviation=form.deviation,
         pixels=pixels,
+        order=order,
     )
     return Prepared(picture=picture, layout=layout)
 
 
 def _laid_out(image: Image.Image, layout: Layout, resample: Image.Resampling) -> bytes:
     """The pixels of a picture, line by line, its tiles one below the other."""
+    if layout.first is not None:
+        height, width = layout.first
+        image = image.resize((width, height), resample)
     height, width = layout.size
     resized = image.resize((width, height), resample)
-    if layout.frame is not None:
-        resized = _framed(resized, layout.frame, is_padded=bool(layout.square))
+    resized = _framed(resized, layout)
     if not layout.square:
         return resized.tobytes()
     rows, columns = layout.tiles
-    side = layout.square
+    side, step = layout.square, layout.step or layout.square
     tiles = [
-        resized.crop((column * side, row * side, (column + 1) * side, (row + 1) * side))
+        resized.crop((column * step, row * step, column * step + side, row * step + side))
         for row in range(rows)
         for column in range(columns)
     ]
     if layout.has_whole:
-        tiles.append(image.resize((side, side), resample))
+        whole = image if layout.first is None else resized
+        tiles.append(whole.resize((step, step), resample).crop((0, 0, side, side)))
     return b"".join(tile.tobytes() for tile in tiles)
 
 
-def _framed(image: Image.Image, frame: tuple[int, int], *, is_padded: bool) -> Image.Image:
-    """The picture at the upper left of a black frame, or its middle. Pillow makes black of what lies beyond it."""
-    height, width = frame
+def _framed(image: Image.Image, layout: Layout) -> Image.Image:
+    """The picture in a black frame, or its middle. Pillow makes black of what lies beyond it."""
+    if layout.frame is None:
+        return image
+    height, width = layout.frame
     left, top = 0, 0
-    if not is_padded:
+    if layout.is_centred:
+        left, top = -((width - image.width) // 2), -((height - image.height) // 2)
+    elif not layout.square:
         left, top = (image.width - width) // 2, (image.height - height) // 2
     return image.crop((left, top, left + width, top + height))
 

@@ -42,8 +42,8 @@ def encode_conversation(
         BrokenModelError: the tokenizer fails.
     """
     messages = conversation.messages
-    if form is not None and conversation.pictures and not chat.places(form.facts.mark):
-        messages = [_marked(message, form.facts.mark) for message in messages]
+    if form is not None and conversation.pictures:
+        messages = _for_template(chat, messages, form.facts.mark)
     text = chat.render_chat(
         messages,
         tools=conversation.tools,
@@ -70,14 +70,41 @@ def encode_conversation(
     )
 
 
-def _marked(message: ChatMessage, mark: str) -> ChatMessage:
-    """A message with its pictures as text, for a template that knows none, as many GGUF files of InternVL have it."""
+def _for_template(
+    chat: ChatFormat, messages: Sequence[ChatMessage], mark: str
+) -> Sequence[ChatMessage]:
+    """Messages with their pictures as the template can read them.
+
+    All templates that know pictures have them in the user's messages. In results of tools they become text, as the template
+    writes it for a picture; and everywhere for a template that knows none, as many GGUF files of InternVL have it.
+    """
+    if not chat.places(mark):
+        return [_marked(message, mark) for message in messages]
+    results = [message for message in messages if message.get("role") == "tool"]
+    if not any(map(_parts, results)):
+        return messages
+    written = chat.picture_text(mark)
+    return [
+        _marked(message, written) if message.get("role") == "tool" else message
+        for message in messages
+    ]
+
+
+def _marked(message: ChatMessage, written: str) -> ChatMessage:
+    """A message with this text in the place of each picture."""
+    if not (parts := _parts(message)):
+        return message
+    texts = [written if part == _PICTURE else str(part.get("text", "")) for part in parts]
+    if message.get("role") == "tool":  # many templates take no parts there
+        return {**message, "content": "".join(texts)}
+    return {**message, "content": [{"type": "text", "text": text} for text in texts]}
+
+
+def _parts(message: ChatMessage) -> Sequence[Mapping[str, object]]:
     content = message.get("content")
     if not isinstance(content, list | tuple):
-        return message
-    parts = cast("Sequence[object]", content)
-    as_text = {"type": "text", "text": mark}
-    return {**message, "content": [as_text if part == _PICTURE else part for part in parts]}
+        return ()
+    return cast("Sequence[Mapping[str, object]]", content)
 
 
 def read_pictures(folder: Path) -> PictureFormat | None:

@@ -2,17 +2,18 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol
 
 from potluck.api.values.schema import Held
 from potluck.cluster.processes.handle import StageHandle
+from potluck.cluster.worker.contents import Content
 from potluck.ids import Digest, HomeId, NodeId, Role
 from potluck.store.chunks import Missing
 from potluck.store.progress import TransferProgress
-from potluck.wire.messages import Assign, DeviceId, Message, NodeInfo, TensorInfo
+from potluck.wire.messages import Assign, DeviceId, Message, NodeInfo
 
 
 class MasterLink(Protocol):
@@ -38,7 +39,8 @@ class LeasedStage:
 
     handle: StageHandle
     assign: Assign
-    tensors: Mapping[Digest, TensorInfo]
+    tensors: Mapping[Digest, Content]
+    files: Collection[Digest] = ()  # of the store, with these tensors: they are not deleted
     missing: Sequence[Missing]  # still to be sent; a tensor that two stages need is listed once
     progress: float | None = None  # of loading
     is_loaded: bool = False
@@ -94,7 +96,8 @@ class Lease:
 
     @property
     def _is_tower(self) -> bool:
-        return all(stage.assign.tower for stage in self.stages.values())
+        assigned = [stage.assign for stage in self.stages.values()]
+        return all(a.tower and a.layers == (0, 0) for a in assigned)
 
     @property
     def model(self) -> tuple[str, int]:

@@ -151,8 +151,8 @@ class Leasing:
     def unpin(self, lease: Lease) -> None:
         """Let the store delete the tensors of a lease."""
         for stage in lease.stages.values():
-            self._store.inventory.unpin(stage.tensors)
-            stage.tensors = {}
+            self._store.inventory.unpin(stage.files)
+            stage.tensors, stage.files = {}, ()
 
     async def release(self, *, leaves_caches: bool = False) -> None:
         """End the lease and free its memory. Weights stay in the store.

@@ -1,10 +1,12 @@
 """What a master has this computer keep on its disk without a stage, in case another one is lost."""
 
 import asyncio
+from collections.abc import Mapping
 
 from potluck.cluster.worker.assignments import check_spares
+from potluck.cluster.worker.contents import Content
 from potluck.ids import Digest, HomeId
-from potluck.store.chunks import ChunkStore
+from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.spares import lacking
 from potluck.wire.messages import NeedTensor
@@ -25,13 +27,18 @@ class SpareTensors:
             ModelError: the tensors are not those of the layers.
         """
         tensors = check_spares(message)
-        wanted = {digest: info.nbytes for digest, info in tensors.items()}
-        missing = await asyncio.to_thread(lacking, self._store, wanted)
+        missing = await asyncio.to_thread(self._missing, tensors)
         self._awaited[home] = {tensor.digest: tensor.nbytes for tensor in missing}
         return Keeping(
-            stored=sum(n for digest, n in wanted.items() if self._store.has(digest, n)),
+            stored=sum(one.nbytes for one in tensors.values() if one.file(self._store)),
             tensors=tuple(NeedTensor(digest=m.digest, offset=m.offset) for m in missing),
         )
+
+    def _missing(self, tensors: Mapping[Digest, Content]) -> list[Missing]:
+        """What is to be sent, and has room."""
+        files = {digest: one.file(self._store) or digest for digest, one in tensors.items()}
+        wanted = {file: tensors[digest].file_bytes(file) for digest, file in files.items()}
+        return lacking(self._store, wanted)
 
     def awaits(self, home: HomeId) -> bool:
         """Whether a home's master may send something."""

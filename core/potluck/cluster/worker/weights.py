@@ -11,13 +11,14 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 
+from potluck.cluster.worker.contents import Content
 from potluck.cluster.worker.lease import Lease
 from potluck.errors import IntegrityError, NotAllowedError, PeerLostError, StaleEpochError
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.store.chunks import ChunkStore
 from potluck.store.fetch import send_tensors
 from potluck.store.link import WeightsLink
-from potluck.store.registry import TensorSource
+from potluck.store.source import TensorSource
 from potluck.store.throttle import Throttle
 from potluck.tasks import reschedule
 from potluck.wire.messages import NeedTensor
@@ -36,23 +37,27 @@ class PeerWeights:
     def __init__(self, store: ChunkStore, throttle: Throttle | None = None) -> None:
         self._store = store
         self._throttle = throttle
-        self._assigned: dict[HomeId, set[Digest]] = {}  # since this node was started
+        # Since this node was started; None: it is a file of its own, if it is here.
+        self._assigned: dict[HomeId, dict[Digest, Content | None]] = {}
         self._expected: dict[NodeId, frozenset[Digest]] = {}
         self._receiving: set[asyncio.Timeout] = set()
 
-    def assigned(self, home: HomeId, digests: Iterable[Digest]) -> None:
+    def assigned(self, home: HomeId, tensors: Mapping[Digest, Content | None]) -> None:
         """Note that a home's master assigned these tensors. Nothing is expected of workers now."""
-        self.may_pass_on(home, digests)
+        self.may_pass_on(home, tensors)
         self._expected.clear()
         for receiving in self._receiving:
             reschedule(receiving, 0)
 
-    def may_pass_on(self, home: HomeId, digests: Iterable[Digest]) -> None:
+    def may_pass_on(self, home: HomeId, tensors: Mapping[Digest, Content | None]) -> None:
         """Note that a home's master gave these tensors to this computer."""
-        assigned = self._assigned.setdefault(home, set())
+        assigned = self._assigned.setdefault(home, {})
         if len(assigned) > MOST_ASSIGNED:  # a master can name any number that it never sends
-            assigned &= self._store.inventory.sizes().keys()
-        assigned.update(digests)
+            for digest in assigned.keys() - self._store.inventory.sizes().keys():
+                del assigned[digest]
+        for digest, content in tensors.items():
+            is_slice = content is not None and content.part is not None
+            assigned[digest] = content if is_slice else None
 
     def expect(self, home: HomeId, message: Expect, lease: Lease | None) -> None:
         """Expect tensors from a worker, as the master says.
@@ -99,11 +104,15 @@ class PeerWeights:
             NotAllowedError: this home has not assigned one of them to this computer.
         """
         digests = {Digest(tensor.digest) for tensor in tensors}
-        if not digests <= self._assigned.get(home, set()):
+        assigned = self._assigned.get(home, {})
+        if not digests <= assigned.keys():
             raise NotAllowedError("This computer was not assigned these weights by that home.")
         found: dict[Digest, TensorSource] = {}
         for digest in digests:
-            if self._store.has(digest):
+            content = assigned[digest]
+            if content is not None and (source := content.source(self._store)) is not None:
+                found[digest] = source
+            elif self._store.has(digest):
                 path = self._store.path(digest)
                 found[digest] = TensorSource(path=path, offset=0, nbytes=path.stat().st_size)
         return found

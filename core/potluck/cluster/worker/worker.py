@@ -14,6 +14,7 @@ from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
 from potluck.cluster.worker.assignments import check_assignment
+from potluck.cluster.worker.contents import Content, files_read
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
 from potluck.cluster.worker.leasing import Leasing
 from potluck.cluster.worker.spares import SpareTensors
@@ -153,7 +154,7 @@ class Worker:
                 self._check_free(link)
                 _check_age(link, message)
                 keeping = await self.spares.keep(link.home, message)
-                self.peers.may_pass_on(link.home, (Digest(t.digest) for t in message.tensors))
+                self.peers.may_pass_on(link.home, {Digest(t.digest): None for t in message.tensors})
                 return keeping
             case Load():  # takes no turn: several devices load at once
                 self._check_free(link)
@@ -202,6 +203,7 @@ class Worker:
         tensors = check_assignment(message)
         handle = await self._stage(message.device)
         device = handle.devices[0].id
+        files = await asyncio.to_thread(files_read, self._store, tensors)
         found = self.lease
         if found is not None and found.home != link.home:
             await self.leasing.release()
@@ -211,7 +213,7 @@ class Worker:
             self.leasing.unpin(
                 found
             )  # its layers are in memory, so the store may delete its tensors
-        self._store.inventory.pin(tensors)
+        self._store.inventory.pin(files)
         self.peers.assigned(link.home, tensors)
         try:
             awaited = found.awaited(besides=device) if found is not None and is_of_this_plan else {}
@@ -220,7 +222,7 @@ class Worker:
             if self.lease is not found:
                 raise StaleEpochError("This plan was unloaded while it was being assigned.")
         except BaseException:
-            self._store.inventory.unpin(tensors)
+            self._store.inventory.unpin(files)
             raise
         lease = (
             found
@@ -229,12 +231,13 @@ class Worker:
         )
         if (before := lease.stages.get(device)) is not None:
             self._store.inventory.unpin(
-                before.tensors
+                before.files
             )  # assigned again, because the missing tensors changed
         lease.stages[device] = LeasedStage(
             handle=handle,
             assign=message,
             tensors=tensors,
+            files=files,
             missing=missing,
             layer_count=ModelConfig.from_dict(message.config).num_layers,
         )
@@ -246,23 +249,27 @@ class Worker:
         )
 
     async def _make_room(
-        self, tensors: Mapping[Digest, TensorInfo], awaited: Mapping[Digest, int]
+        self, tensors: Mapping[Digest, Content], awaited: Mapping[Digest, int]
     ) -> Sequence[Missing]:
         """Make room in the store, and return the tensors that it lacks.
 
         Tensors in `awaited` (digest: bytes) are sent for another device already: they need their
         room as well, and are left out.
         """
-        sizes = [(digest, info.nbytes) for digest, info in tensors.items()]
-        missing = [
-            tensor
-            for tensor in await asyncio.to_thread(self._store.missing, sizes)
-            if tensor.digest not in awaited
-        ]
+        lacking = await asyncio.to_thread(self._lacking, tensors)
+        missing = [tensor for tensor in lacking if tensor.digest not in awaited]
         needed = sum(tensor.nbytes - tensor.offset for tensor in missing)
         needed += await asyncio.to_thread(self._to_come, awaited)
         await asyncio.to_thread(self._store.free_for, needed)
         return missing
+
+    def _lacking(self, tensors: Mapping[Digest, Content]) -> Sequence[Missing]:
+        """Those whose bytes are not on the disk; the files of the others are used now."""
+        files = {digest: content.file(self._store) for digest, content in tensors.items()}
+        wholes = {file for digest, file in files.items() if file is not None and file != digest}
+        self._store.use(wholes)
+        own = (digest for digest, file in files.items() if file not in wholes)
+        return self._store.missing((digest, tensors[digest].nbytes) for digest in own)
 
     def _to_come(self, awaited: Mapping[Digest, int]) -> int:
         """The bytes of these tensors (digest: bytes) that are not on the disk yet."""
@@ -274,9 +281,7 @@ class Worker:
         lent = self.leasing.stage(link, message.epoch, handle.devices[0].id)
         await self._give_back_unused()
         assign = lent.assign
-        files = (
-            TensorFile.of(info, self._store.path(Digest(info.digest))) for info in assign.tensors
-        )
+        files = (self._file(info, lent) for info in assign.tensors)
         stage = LoadStage.of(assign, message, home=link.home, tensors=files)
 
         def report() -> WarmingUp:
@@ -293,8 +298,10 @@ class Worker:
         except IntegrityError as error:
             # The master sends again what is not here, so all that is damaged must go at once.
             if isinstance(digest := error.data.get("digest"), str):
-                await asyncio.to_thread(self._store.discard, Digest(digest))
-            await drop_damaged(self._store, lent.tensors, lambda: self.leasing.tell(link, report()))
+                content = lent.tensors.get(Digest(digest))
+                file = None if content is None else content.file(self._store)
+                await asyncio.to_thread(self._store.discard, file or Digest(digest))
+            await drop_damaged(self._store, lent.files, lambda: self.leasing.tell(link, report()))
             raise
         logger.info(
             "stage loaded layers_kept=%d layers_loaded=%d", loaded.layers_kept, loaded.layers_loaded
@@ -310,6 +317,14 @@ class Worker:
             keeps_sessions=loaded.keeps_sessions,
             moves_caches=message.ranks is None,
         )
+
+    def _file(self, info: TensorInfo, lent: LeasedStage) -> TensorFile:
+        """Where a tensor is; where it should be, if it is not here."""
+        content = lent.tensors.get(Digest(info.digest))
+        source = None if content is None else content.source(self._store)
+        if source is None:
+            return TensorFile.of(info, self._store.path(Digest(info.digest)))
+        return TensorFile.of(info, source.path, source.offset, source.runs)
 
     async def _give_back_unused(self) -> None:
         """Free the layers on devices without a stage. Call it when all stages are assigned."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedReader, FileIO
 from math import prod
 from pathlib import Path
 from typing import cast
@@ -36,6 +36,8 @@ from potluck.engine.loading.dequantise import (
 from potluck.engine.loading.slices import SlicedTarget
 from potluck.engine.loading.targets import CheckedTarget, PairedTarget, ScaledTarget, Target
 from potluck.errors import BrokenModelError, IntegrityError
+from potluck.files import open_to_read, read_places
+from potluck.model.byte_runs import ByteRuns, places
 from potluck.model.config import ModelConfig
 from potluck.model.formats import BLOCK_ROWS, PACKED_DTYPES
 from potluck.model.manifest import TensorEntry
@@ -56,6 +58,12 @@ class StoredTensor(TensorEntry):
 
     path: Path
     offset: int
+    is_slice: bool = (
+        False  # what a rank has of the tensor (`stored_slices.py`); shape and bytes are the slice's
+    )
+    runs: ByteRuns | None = (
+        None  # its bytes among those of the file from `offset` on; None: all that follow
+    )
 
 
 class Reader:
@@ -223,13 +231,15 @@ class Reader:
     def _filled(self, tensor: StoredTensor, views: Iterable[memoryview]) -> Iterator[memoryview]:
         """Read the tensor into one view after the other, then check its digest."""
         digest = hashlib.sha256()
+        done = 0
         with _open(tensor) as file:
-            file.seek(tensor.offset)
             for view in views:
                 if self._stopped.is_set():
                     return
-                if not _read_fully(file, view):
+                here = places(tensor.offset, tensor.runs, done, len(view))
+                if read_places(file, here, view) < len(view):
                     break  # the file is too short: its digest differs
+                done += len(view)
                 digest.update(view)
                 yield view
                 self._advance(len(view))
@@ -273,9 +283,9 @@ class Allowance:
         return self._taken + nbytes <= self._nbytes
 
 
-def _open(tensor: StoredTensor) -> FileIO:
+def _open(tensor: StoredTensor) -> FileIO | BufferedReader:
     try:
-        return tensor.path.open("rb", buffering=0)
+        return open_to_read(tensor.path, in_pieces=tensor.runs is not None)
     except FileNotFoundError:
         raise IntegrityError(
             f"The file {tensor.path.name} with {tensor.name} was deleted. It has to be fetched"
@@ -283,14 +293,3 @@ def _open(tensor: StoredTensor) -> FileIO:
             digest=tensor.digest,
             tensor=tensor.name,
         ) from None
-
-
-def _read_fully(file: FileIO, view: memoryview) -> bool:
-    """Fill the view; False if the file ends before that."""
-    filled = 0
-    while filled < len(view):
-        count = file.readinto(view[filled:])
-        if not count:
-            return False
-        filled += count
-    return True

@@ -1,7 +1,8 @@
-"""A target that takes a whole tensor and keeps the slice of it that a rank holds.
+"""A target that takes a whole tensor, or more of it than a rank holds, and keeps the slice that the rank holds.
 
-Files are read whole, since a digest is that of a whole tensor, and is checked before anything is computed. Ranks
-of one computer read from the system's memory what the first of them has read from the disk.
+The model's own files are read whole, since a digest is that of a whole tensor, and is checked before anything is
+computed. Ranks of one computer read from the system's memory what the first of them has read from the disk. What a rank
+was sent is its slice alone (`model/stored_slices.py`).
 """
 
 from collections.abc import Sequence

@@ -21,7 +21,8 @@ from potluck.errors import InvalidLayersError
 from potluck.model.checkpoint.stored import find_stored
 from potluck.model.config import ModelConfig, Shape
 from potluck.model.schemes import Cache, Scheme
-from potluck.model.shares import Share, TensorSlice, layer_slices, rank_config
+from potluck.model.shares import Share, rank_config
+from potluck.model.stored_slices import find_slices, stage_slices
 from potluck.model.vision.spec import is_of_tower
 from potluck.system.processor import usable_cores
 
@@ -52,7 +53,7 @@ def load_weights(
         embedding: whether it has the embedding.
         head: whether it has the final norm and the head.
         tower: whether it has the vision tower, which is also beside the embedding.
-        tensors: those that are stored, whole.
+        tensors: those that are stored, whole or as the slice that a rank of this share has.
         scheme: how the weights are held.
         device: the device of the weights.
         cache: how keys and values are held.
@@ -77,14 +78,16 @@ def load_weights(
         kept = kept.keep((), embedding=True, head=True)  # every rank has these whole
     needed = _missing_tensors(config, layers, embedding, head, tower, kept)
     found = {tensor.name: tensor for tensor in tensors}
-    stored = find_stored(config, needed, found, scheme=scheme, where="the store")
+    slices = {} if share is None else stage_slices(config, layers, share, scheme)
+    cut = find_slices(config, needed, slices, found, [t.name for t in found.values() if t.is_slice])
+    shapes = needed | {name: one.shape for name, one in cut.items()}
+    stored = find_stored(config, shapes, found, scheme=scheme, where="the store")
     total = sum(tensor.nbytes for parts in stored.values() for tensor in parts)
     reader = Reader(config, total, progress, threads or min(_MOST_THREADS, usable_cores()))
-    slices = {} if share is None else _slices(config, layers, share, scheme)
 
     def own(name: str, target: Target) -> Target:
-        part = slices.get(name)
-        return target if part is None else SlicedTarget(target, part, needed[name])
+        part = cut[name].within if name in cut else slices.get(name)
+        return target if part is None else SlicedTarget(target, part, shapes[name])
 
     with out_of_memory("load these layers", device), reader:
         return build_weights(
@@ -150,16 +153,6 @@ def random_weights(
             kept=kept,
             fill=fill,
         )
-
-
-def _slices(
-    config: ModelConfig, layers: range, share: Share, scheme: Scheme
-) -> dict[str, TensorSlice]:
-    """The slices that a rank holds of the tensors of these layers."""
-    slices: dict[str, TensorSlice] = {}
-    for layer in layers:
-        slices |= layer_slices(config, layer, share, scheme)
-    return slices
 
 
 def _missing_tensors(

@@ -42,11 +42,17 @@ class Tower:
     def __call__(self, pixels: Tensor) -> Tensor:
         """Rows of a picture: (H, W, 3), f32, normalised → (cells, out · (1 + deep layers)), f32, on the CPU.
 
+        Where lines have an end, its row comes last.
+
         Height and width are multiples of a cell, or of the square that the tower takes.
         """
-        if not self.spec.facts.is_tiled:
+        facts = self.spec.facts
+        if not facts.is_tiled:
             return self._read(pixels)
-        return torch.cat([self._read(square) for square in pixels.split(self.spec.square)])
+        rows = [self._read(square) for square in pixels.split(self.spec.square)]
+        if facts.line_end is not None:
+            rows.append(self._tensors[facts.line_end].float().cpu()[None])
+        return torch.cat(rows)
 
     def _read(self, pixels: Tensor) -> Tensor:
         """Rows of a picture, or of one square of it."""
@@ -89,7 +95,7 @@ class Tower:
         patches = patches.expand(-1, -1, facts.frames, -1).reshape(rows * columns, -1)
         if facts.is_centred:
             patches = 2 * (patches - 0.5)
-        if facts.patch_norms is not None:
+        if facts.patch_norms is not None and facts.patch_norms[0]:
             patches = self._norm(facts.patch_norms[0], patches, spec.norm_eps)
         x = F.linear(patches, self._patch_matrix(), self._bias(facts.patches))
         if facts.patch_norms is not None:
@@ -108,7 +114,9 @@ class Tower:
             return by_column[order % grid[1]] + by_row[order // grid[1]]
         if facts.is_stretched:
             square = table.view(1, spec.side, spec.side, -1).permute(0, 3, 1, 2)
-            stretched = F.interpolate(square, size=grid, mode="bilinear", align_corners=True)
+            mode = "bicubic" if facts.is_smooth else "bilinear"
+            corners = not facts.is_smooth
+            stretched = F.interpolate(square, size=grid, mode=mode, align_corners=corners)
             table = stretched[0].flatten(1).t()
         if facts.token is None:
             return table[order]
@@ -178,6 +186,8 @@ class Tower:
 
     def _merge(self, merger: Merger, number: str, x: Tensor) -> Tensor:
         """Patches (N, width) → a row (out,) for each cell."""
+        if merger.kind == "gated":
+            return self._merge_gated(merger, x)
         spec, norm = self.spec, merger.norm.format(number)
         kind = merger.norm_kind or (spec.facts.norm_kind if norm else None)
         names = [name.format(number) for name in merger.products]
@@ -192,9 +202,8 @@ class Tower:
             x = x.view(-1, spec.cell * spec.width)
         if kind is not None:
             x = self._norm(norm, x, spec.merger_eps, kind)
-        if merger.kind == "joined":  # stored with all patches of one channel side by side
-            x = x.view(-1, spec.cell, spec.width).transpose(1, 2).flatten(1)
-            x = self._product(names.pop(0), x)
+        if merger.kind == "joined":
+            x = self._joined(names.pop(0), x)
         elif merger.kind == "mlp":
             x = x.view(-1, spec.cell * spec.width)
         for name in names[:-1]:
@@ -202,6 +211,19 @@ class Tower:
         if merger.is_turned:
             return x @ self._tensors[names[-1]].float()
         return self._product(names[-1], x)
+
+    def _merge_gated(self, merger: Merger, x: Tensor) -> Tensor:
+        spec = self.spec
+        whole, second, gate, up, last = merger.products
+        x = self._product(second, self._joined(whole, x))
+        x = F.gelu(self._norm(merger.norm, x, spec.merger_eps, merger.norm_kind))
+        gated = _ACTIVATIONS[spec.merger_activation](self._product(gate, x))
+        return self._product(last, gated * self._product(up, x))
+
+    def _joined(self, name: str, x: Tensor) -> Tensor:
+        """One patch for each cell, by a matrix that is stored with all patches of one channel side by side."""
+        spec = self.spec
+        return self._product(name, x.view(-1, spec.cell, spec.width).transpose(1, 2).flatten(1))
 
     def _norm(self, name: str, x: Tensor, eps: float, kind: NormKind | None = None) -> Tensor:
         kind, size = kind or self.spec.facts.norm_kind, x.shape[-1:]

@@ -39,27 +39,34 @@ def _kinds_words(fields: Fields) -> Mapping[str, object]:
     return {"layer_types": first_entries(fields, "layer_types", layers) or [FULL] * layers}
 
 
+_GLM_4 = Family(
+    defaults=DEEPSEEK_DEFAULTS
+    | {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "partial_rotary_factor": 0.5,
+        "n_routed_experts": 128,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 1408,
+        "first_k_dense_replace": 1,
+        "norm_topk_prob": True,
+    },
+    qkv_bias="attention_bias",
+    qk_norm="head",
+    qk_norm_switch="use_qk_norm",
+    partial_rotary=True,
+    experts=DEEPSEEK_EXPERTS,
+)
+
 MIXTURES: Mapping[str, Family] = {
     # GLM-4.5, 4.6 and 4.7, and those with Air
-    "Glm4MoeForCausalLM": Family(
-        defaults=DEEPSEEK_DEFAULTS
-        | {
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 131072,
-            "rms_norm_eps": 1e-5,
-            "partial_rotary_factor": 0.5,
-            "n_routed_experts": 128,
-            "n_shared_experts": 1,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 1408,
-            "first_k_dense_replace": 1,
-            "norm_topk_prob": True,
-        },
-        qkv_bias="attention_bias",
-        qk_norm="head",
-        qk_norm_switch="use_qk_norm",
-        partial_rotary=True,
-        experts=DEEPSEEK_EXPERTS,
+    "Glm4MoeForCausalLM": _GLM_4,
+    # The text of GLM-4.5V and GLM-4.6V
+    "Glm4vMoeForCausalLM": replace(
+        _GLM_4,
+        defaults={**_GLM_4.defaults, "max_position_embeddings": 65536, "attention_bias": True},
     ),
     "SolarOpenForCausalLM": Family(
         defaults=DEEPSEEK_DEFAULTS

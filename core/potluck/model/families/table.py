@@ -65,6 +65,14 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
     "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
     "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
     "Glm5NextForConditionalGeneration": {"glm5_next_text": "Glm5NextForCausalLM"},
+    "Glm4vForConditionalGeneration": {"glm4v_text": "Glm4vForCausalLM"},
+    "Glm4vMoeForConditionalGeneration": {"glm4v_moe_text": "Glm4vMoeForCausalLM"},
+    "Glm46VForConditionalGeneration": {
+        "glm4v_text": "Glm4vForCausalLM",
+        "glm4v_moe_text": "Glm4vMoeForCausalLM",
+    },
+    "Idefics3ForConditionalGeneration": {"llama": "LlamaForCausalLM"},
+    "SmolVLMForConditionalGeneration": {"llama": "LlamaForCausalLM"},
     "InternVLForConditionalGeneration": {
         "qwen2": "Qwen2ForCausalLM",
         "qwen3": "Qwen3ForCausalLM",
@@ -72,8 +80,15 @@ WITH_TEXT: Mapping[str, Mapping[str, str]] = {
         "llama": "LlamaForCausalLM",
         "gpt_oss": "GptOssForCausalLM",
     },
+    "LightOnOCRForConditionalGeneration": {"qwen3": "Qwen3ForCausalLM"},
+    "LightOnOcrForConditionalGeneration": {"qwen3": "Qwen3ForCausalLM"},
     "Llama4ForConditionalGeneration": {"llama4_text": "Llama4ForCausalLM"},
     "LlavaForConditionalGeneration": {
+        "llama": "LlamaForCausalLM",
+        "mistral": "MistralForCausalLM",
+        "qwen2": "Qwen2ForCausalLM",
+    },
+    "LlavaNextForConditionalGeneration": {
         "llama": "LlamaForCausalLM",
         "mistral": "MistralForCausalLM",
         "qwen2": "Qwen2ForCausalLM",

@@ -245,6 +245,12 @@ def partial_rotary(keys: Keys, config: Config) -> None:
     config |= turned_part(keys, "rope.dimension_count", cast("int", config["head_dim"]))
 
 
+def glm_4(keys: Keys, config: Config) -> None:
+    """Set rope, whose numbers the converter puts half a head apart where the whole model sees pictures."""
+    partial_rotary(keys, config)
+    config["rope_interleave"] = "rope.dimension_sections" not in keys
+
+
 def turned_part(keys: Keys, name: str, head: int) -> Config:
     """Which part of a head rope turns, as a field says it in numbers."""
     turned = keys.integer(name, head)

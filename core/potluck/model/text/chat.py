@@ -118,6 +118,21 @@ class ChatFormat:
         """Whether its template knows pictures: it writes this mark for one."""
         return self._template is not None and mark in self._template.source
 
+    def picture_text(self, mark: str) -> str:
+        """What the template writes for a picture between two texts of a user; the mark, if it puts it elsewhere."""
+        before, after = f"{_CONTINUE_HERE}1", f"{_CONTINUE_HERE}2"
+        parts = [
+            {"type": "text", "text": before},
+            {"type": "image"},
+            {"type": "text", "text": after},
+        ]
+        try:
+            text = self._probe([{"role": "user", "content": parts}], None, True)
+        except PromptError:
+            return mark
+        between = text.partition(before)[2].partition(after)[0]
+        return between if between.count(mark) == 1 else mark
+
     def _probe(
         self,
         messages: Sequence[ChatMessage],
@@ -182,8 +197,7 @@ class ChatFormat:
         for number, layout in enumerate(layouts):
             texts[number] += form.text(layout)
         ids = self.encode_rendered("".join(texts))
-        cells = [form.cells(*layout.pixels) for layout in layouts]
-        if ids.count(token) != sum(rows * columns for rows, columns in cells):
+        if ids.count(token) != sum(map(form.rows_of, layouts)):
             raise PromptError(
                 f"A message has the text {facts.token}, which stands for a part of a picture. Leave it out."
             )
@@ -205,8 +219,7 @@ class ChatFormat:
         token = next(number for number in count() if number not in used)
         ids = list(parts[0])
         for layout, part in zip(layouts, parts[1:], strict=True):
-            rows, columns = form.cells(*layout.pixels)
-            ids += [token] * (rows * columns) + part
+            ids += [token] * form.rows_of(layout) + part
         return ids, token
 
     def begins_reasoning(self, text: str) -> bool:

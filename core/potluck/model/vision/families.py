@@ -15,9 +15,18 @@ from potluck.model.vision.towers.gemma import (
     read_gemma_4,
     read_gemma_4_unified,
 )
+from potluck.model.vision.towers.glm import GLM_4, read_glm_4
+from potluck.model.vision.towers.idefics import IDEFICS_3, read_idefics_3
 from potluck.model.vision.towers.internvl import INTERNVL, read_internvl
-from potluck.model.vision.towers.llama import CLIP, LLAMA_4, read_clip, read_llama_4
-from potluck.model.vision.towers.mistral import MISTRAL_3, PIXTRAL, read_mistral, read_pixtral
+from potluck.model.vision.towers.llama import LLAMA_4, read_llama_4
+from potluck.model.vision.towers.llava import CLIP, LLAVA_NEXT, read_clip, read_llava_next
+from potluck.model.vision.towers.mistral import (
+    LIGHT_ON_OCR,
+    MISTRAL_3,
+    PIXTRAL,
+    read_mistral,
+    read_pixtral,
+)
 from potluck.model.vision.towers.qwen import (
     QWEN_2,
     QWEN_2_5,
@@ -36,10 +45,18 @@ _TOWERS: Mapping[str, tuple[TowerFacts, Reader]] = {
     "Gemma3ForConditionalGeneration": (GEMMA_3, read_gemma_3),
     "Gemma4ForConditionalGeneration": (GEMMA_4, read_gemma_4),
     "Gemma4UnifiedForConditionalGeneration": (GEMMA_4_UNIFIED, read_gemma_4_unified),
+    "Glm4vForConditionalGeneration": (GLM_4, read_glm_4),
+    "Glm4vMoeForConditionalGeneration": (GLM_4, read_glm_4),
+    "Glm46VForConditionalGeneration": (GLM_4, read_glm_4),
+    "Idefics3ForConditionalGeneration": (IDEFICS_3, read_idefics_3),
+    "SmolVLMForConditionalGeneration": (IDEFICS_3, read_idefics_3),
     "InternVLForConditionalGeneration": (INTERNVL, read_internvl),
+    "LightOnOCRForConditionalGeneration": (LIGHT_ON_OCR, read_mistral),  # as the first files say
+    "LightOnOcrForConditionalGeneration": (LIGHT_ON_OCR, read_mistral),
     "Llama4ForConditionalGeneration": (LLAMA_4, read_llama_4),
     "LlavaForConditionalGeneration/clip_vision_model": (CLIP, read_clip),
     "LlavaForConditionalGeneration/pixtral": (PIXTRAL, read_pixtral),
+    "LlavaNextForConditionalGeneration/clip_vision_model": (LLAVA_NEXT, read_llava_next),
     "Mistral3ForConditionalGeneration": (MISTRAL_3, read_mistral),
     "Qwen2VLForConditionalGeneration": (QWEN_2, read_qwen_2),
     "Qwen2_5_VLForConditionalGeneration": (QWEN_2_5, read_qwen),

@@ -9,13 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
+import numpy as np
+
 from potluck.errors import PromptError
 from potluck.model.fields import Fields
 from potluck.model.vision.layouts import (
     Layout,
+    as_frames,
     canvas,
     cropped,
     grid,
+    shaped,
+    split,
     within_area,
     within_budget,
     within_edge,
@@ -42,13 +47,17 @@ class PictureFacts:
         mark: what templates write for a picture.
         opens, token, line_end, closes: the text of a picture: `token` for each row of the tower, after each line
             of cells `line_end`, and `closes` in place of the last of these.
+        tile: what stands before a tile, with the numbers of its line and of its place in that.
         tiles: what stands between tiles of a line, after a line of them, and before the whole picture, where
             a picture is cut into tiles.
+        tiles_end: what stands behind the last line of them.
         least, most: pixels of a picture ("area"), or of its longer side ("edge"), where files do not say.
         rows: of the tower's, at most ("budget"), or tiles ("grid", "canvas"), likewise.
     """
 
-    size: Literal["area", "edge", "square", "budget", "crop", "grid", "canvas"]
+    size: Literal[
+        "area", "edge", "square", "budget", "crop", "grid", "canvas", "shapes", "split", "frames"
+    ]
     resample: int = 3
     mean: Levels = _HALF
     deviation: Levels = _HALF
@@ -57,7 +66,9 @@ class PictureFacts:
     token: str
     line_end: str = ""
     closes: str = ""
+    tile: str = ""
     tiles: tuple[str, str, str] = ("", "", "")
+    tiles_end: str = ""
     least: int = 0
     most: int = 0
     rows: int = 0
@@ -99,6 +110,40 @@ _PIXTRAL = PictureFacts(
     closes="[IMG_END]",
     most=1540,
 )
+_LIGHT_ON_OCR = replace(
+    _PIXTRAL,
+    mark="<|image_pad|>",
+    token="<|image_pad|>",  # noqa: S106
+    line_end="",
+    closes="",
+)
+_LLAVA = PictureFacts(
+    size="crop",
+    mean=_CLIP_MEAN,
+    deviation=_CLIP_DEVIATION,
+    mark="<image>",
+    token="<image>",  # noqa: S106
+)
+_GLM_4 = PictureFacts(
+    size="frames",
+    mean=_CLIP_MEAN,
+    deviation=_CLIP_DEVIATION,
+    mark="<|image|>",
+    token="<|image|>",  # noqa: S106
+    least=112 * 112,
+    most=28 * 28 * 15000,
+)
+_IDEFICS_3 = PictureFacts(
+    size="split",
+    resample=1,
+    mark="<image>",
+    token="<image>",  # noqa: S106
+    closes="<fake_token_around_image>",
+    tile="<fake_token_around_image><row_{}_col_{}>",
+    tiles=("", "\n", "<fake_token_around_image><global-img>"),
+    tiles_end="\n",
+    most=4 * 364,
+)
 _FACTS: Mapping[str, PictureFacts] = {
     "Gemma3ForConditionalGeneration": PictureFacts(
         size="square",
@@ -110,6 +155,11 @@ _FACTS: Mapping[str, PictureFacts] = {
     ),
     "Gemma4ForConditionalGeneration": _GEMMA_4,
     "Gemma4UnifiedForConditionalGeneration": _GEMMA_4,
+    "Glm4vForConditionalGeneration": _GLM_4,
+    "Glm4vMoeForConditionalGeneration": _GLM_4,
+    "Glm46VForConditionalGeneration": _GLM_4,
+    "Idefics3ForConditionalGeneration": _IDEFICS_3,
+    "SmolVLMForConditionalGeneration": _IDEFICS_3,
     "InternVLForConditionalGeneration": PictureFacts(
         size="grid",
         mean=_IMAGENET_MEAN,
@@ -130,13 +180,10 @@ _FACTS: Mapping[str, PictureFacts] = {
         tiles=("<|tile_x_separator|>", "<|tile_y_separator|>", "<|image|>"),
         rows=16,
     ),
-    "LlavaForConditionalGeneration/clip_vision_model": PictureFacts(
-        size="crop",
-        mean=_CLIP_MEAN,
-        deviation=_CLIP_DEVIATION,
-        mark="<image>",
-        token="<image>",  # noqa: S106
-    ),
+    "LightOnOCRForConditionalGeneration": _LIGHT_ON_OCR,
+    "LightOnOcrForConditionalGeneration": _LIGHT_ON_OCR,
+    "LlavaForConditionalGeneration/clip_vision_model": _LLAVA,
+    "LlavaNextForConditionalGeneration/clip_vision_model": replace(_LLAVA, size="shapes"),
     "LlavaForConditionalGeneration/pixtral": replace(_PIXTRAL, most=1024),
     "Mistral3ForConditionalGeneration": _PIXTRAL,
     "Qwen2VLForConditionalGeneration": _QWEN_2_5,
@@ -156,6 +203,8 @@ class PictureFormat:
         side: pixels of a cell's side.
         square: pixels of the square that all pictures or tiles become, if they do.
         least, most, rows: as of `PictureFacts`.
+        shapes: of tiles: lines of them, and tiles of each; empty: any.
+        step: pixels from one tile to the next ("split").
     """
 
     facts: PictureFacts
@@ -167,15 +216,20 @@ class PictureFormat:
     resample: int
     mean: Levels
     deviation: Levels
+    shapes: tuple[tuple[int, int], ...] = ()
+    step: int = 0
 
     def layout(self, height: int, width: int) -> Layout:
         """How a picture of this size is resized and cut.
 
-        - "area": sides as they are, within two numbers of pixels; "edge": the longer side is no longer than
+        - "area": sides as they are, within two numbers of pixels; "frames": the same of two pictures together, of which each is
+          a cell at least; "edge": the longer side is no longer than
           a number of pixels; "budget": as large as a number of rows allows;
         - "square": always the same square; "crop": the middle of it, once its shorter side is as long as the square's;
         - "grid": tiles of the shape that is nearest to the picture's; "canvas": tiles that the picture, in its own
-          shape, fills best; the whole picture follows as one tile more.
+          shape, fills best; "shapes": tiles of one of some shapes, in whose middle the picture stands, in its own shape.
+          The whole picture follows as one tile more, as in "split": tiles of the picture, once its longer side has a
+          number of pixels, stretched over whole ones.
 
         Raises:
             PromptError: it is far longer than it is wide, or the other way round.
@@ -198,17 +252,29 @@ class PictureFormat:
                 return grid(height, width, self.square, self.rows)
             case "canvas":
                 return canvas(height, width, self.square, self.rows)
+            case "shapes":
+                return shaped(height, width, self.square, self.side, self.shapes)
+            case "split":
+                return split(height, width, self.square, self.step, self.most, self.rows)
+            case "frames":
+                return Layout(size=as_frames(height, width, self.side, self.least, self.most))
             case "area":
                 return Layout(size=within_area(height, width, self.side, self.least, self.most))
 
     def text(self, layout: Layout) -> str:
         """What stands in the prompt for a picture."""
         facts = self.facts
-        if self.square and facts.size in ("grid", "canvas"):
+        if layout.filled is not None:
+            return facts.token * self.rows_of(layout)
+        if self.square and facts.size in ("grid", "canvas", "split"):
             tile = facts.token * (self.square // self.side) ** 2
             between, line, whole = facts.tiles
             rows, columns = layout.tiles
-            lines = (between.join([tile] * columns) + line) * rows if layout.has_whole else ""
+            lines = "".join(
+                between.join(facts.tile.format(r, c) + tile for c in range(1, columns + 1)) + line
+                for r in range(1, rows + 1)
+            )
+            lines = lines + facts.tiles_end if layout.has_whole else ""
             return f"{facts.opens}{lines}{whole}{tile}{facts.closes}"
         rows, columns = self.cells(*layout.pixels)
         lines = [facts.token * columns + facts.line_end] * rows
@@ -219,6 +285,31 @@ class PictureFormat:
         """Whether nothing but a token for each row stands in the prompt for a picture."""
         facts = self.facts
         return not (facts.opens or facts.line_end or facts.closes or any(facts.tiles))
+
+    def rows_of(self, layout: Layout) -> int:
+        """How many tokens stand for rows of a picture."""
+        if layout.filled is not None:
+            return len(self.order(layout))
+        rows, columns = self.cells(*layout.pixels)
+        return rows * columns
+
+    def order(self, layout: Layout) -> tuple[int, ...]:
+        """The number of the tower's row for each token that stands for one; empty: they are as the tower gives them.
+
+        The whole picture comes first. Then come the lines of all tiles together, each with the row for a line's end.
+        """
+        if layout.filled is None:
+            return ()
+        tall, wide = layout.tiles
+        each = layout.square // self.side
+        numbers = np.arange((tall * wide + 1) * each * each)
+        whole, end = numbers[tall * wide * each * each :], len(numbers)
+        tiles = numbers[: len(numbers) - len(whole)].reshape(tall, wide, each, each)
+        lines = tiles.transpose(0, 2, 1, 3).reshape(tall * each, wide * each)
+        top, left, height, width = layout.filled
+        shown = lines[top : top + height, left : left + width]
+        ended = np.pad(shown, ((0, 0), (0, 1)), constant_values=end)
+        return (*whole.tolist(), *ended.ravel().tolist())
 
     def cells(self, height: int, width: int) -> tuple[int, int]:
         """Lines of cells of pixels for the tower, and cells of each line."""
@@ -249,6 +340,8 @@ def picture_format(tower: TowerSpec | None, given: Mapping[str, object]) -> Pict
         least=min(fields.integer("min_pixels", 1, 1 << 32, least), at_once),
         most=fields.integer("max_pixels", 1, 1 << 32, largest),
         rows=_rows(fields, facts, tower),
+        shapes=tower.shapes,
+        step=_step(fields, tower),
         resample=fields.integer("resample", 0, 5, facts.resample),
         **_normalisation(fields, facts),
     )
@@ -258,10 +351,21 @@ def _rows(fields: Fields, facts: PictureFacts, tower: TowerSpec) -> int:
     """Rows of a picture, or its tiles beside the one of the whole picture."""
     if facts.size == "budget":
         return fields.integer("max_soft_tokens", 1, MOST_ROWS, facts.rows)
+    if facts.size == "split":
+        is_split = fields.flag("do_image_splitting", True)
+        return MOST_ROWS // tower.rows_at_once if is_split else 1
     if facts.size in ("grid", "canvas"):
         most = max(1, MOST_ROWS // tower.rows_at_once - 1)
         return min(most, fields.integer("max_patches", 1, 1 << 10, facts.rows))
     return MOST_ROWS
+
+
+def _step(fields: Fields, tower: TowerSpec) -> int:
+    """Pixels of a tile's side before those are left out that make no whole patch."""
+    if not isinstance(fields.value("max_image_size"), Mapping) or not tower.square:
+        return tower.square
+    most, square = tower.square + tower.patch - 1, tower.square
+    return fields.fields("max_image_size").integer("longest_edge", square, most, square)
 
 
 class _Normalisation(TypedDict):

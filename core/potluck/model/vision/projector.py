@@ -41,6 +41,8 @@ SEEING_DECODERS = frozenset(name for row in PROJECTORS.values() for name in row.
 _TEXTS = {
     "LlamaForCausalLM": "MistralForCausalLM",
     "Gemma4ForCausalLM": "Gemma4UnifiedForCausalLM",
+    "Glm4ForCausalLM": "Glm4vForCausalLM",
+    "Glm4MoeForCausalLM": "Glm4vMoeForCausalLM",
 }
 
 _LIMITS = {
@@ -97,7 +99,7 @@ def _kind(keys: Keys) -> str:
     if kind == "gemma4v" and BOUND in shapes:
         return "gemma4v-bounds"
     if kind == "mlp" and NEW_LINE in shapes:
-        return "mlp_grids"  # LLaVA 1.6
+        return "mlp_grids"
     return "pixtral-12b" if kind == "pixtral" and "mm.patch_merger.weight" not in shapes else kind
 
 
@@ -146,6 +148,9 @@ def preprocessing(projector: GgufFile) -> Config:
     for name in ("image_mean", "image_std"):
         if values := keys.items(f"{ARCHITECTURE}.vision.{name}"):
             found[name] = [_rounded(value) for value in values[:3]]
+    if "vision.preproc_image_size" in keys:
+        found["size"] = {"longest_edge": keys.integer("vision.preproc_image_size")}
+        found["max_image_size"] = {"longest_edge": keys.integer("vision.image_size")}
     for name, key in _LIMITS.items():
         if f"vision.{key}" in keys:
             found[name] = keys.integer(f"vision.{key}")
@@ -170,8 +175,9 @@ def _renamed(facts: TowerFacts, row: ProjectorKind) -> TowerFacts:
     return replace(
         facts,
         patches=_PATCHES,
-        patch_norms=facts.patch_norms and ("v.patch_norm.1", "v.patch_norm.2"),
+        patch_norms=facts.patch_norms and row.patch_norms,
         positions=facts.positions and POSITIONS,
+        line_end=facts.line_end and NEW_LINE,
         token=token and replace(token, name="v.class_embd"),
         layer=_LAYER,
         norms=("ln1", "ln2"),

@@ -5,7 +5,7 @@ has it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from potluck.model.gguf.keys import Config, Keys
 from potluck.model.vision.families import CONVERTED
@@ -15,6 +15,7 @@ ARCHITECTURE = "clip"
 POSITIONS = "v.position_embd.weight"
 BOUND = "v.blk.0.attn_q.input_max"
 NEW_LINE = "model.image_newline"
+_UNPADDED = "spatial_unpad"  # lines of squares, without what is black alone
 _WINDOW = 112  # pixels of the side of a window of Qwen2.5-VL, which no file states
 _GEMMA_CELL = 4  # patches of the side of a cell, where a file does not say
 _GEMMA_4_CELL = 3
@@ -30,6 +31,7 @@ class ProjectorKind:
         has_layers: whether there is a tower; what has none projects the patches themselves.
         before: the norm before the first layer, where there is one.
         norm, products: the names of the merger's tensors.
+        patch_norms: those of the norms of patches, where there are some.
         rows: a matrix with as many rows as the decoder has numbers, where `projection_dim` says something else.
         gelu: which one `clip.use_gelu` is.
         more: adds to the fields of the tower and of the whole model.
@@ -40,6 +42,7 @@ class ProjectorKind:
     has_layers: bool = True
     before: str = "v.pre_ln"
     norm: str = "v.post_ln"
+    patch_norms: tuple[str, str] = ("v.patch_norm.1", "v.patch_norm.2")
     products: tuple[str, ...] = ("mm.0", "mm.2")
     rows: str = ""
     gelu: str = "gelu_pytorch_tanh"
@@ -149,6 +152,16 @@ def _internvl(keys: Keys, eye: Config, whole: Config) -> None:
     eye["layer_norm_eps"] = keys.number("vision.attention.layer_norm_epsilon", 1e-6)
 
 
+def _glm_4(keys: Keys, eye: Config, whole: Config) -> None:
+    _qwen(keys, eye, whole)
+    eye["rms_norm_eps"] = keys.number("vision.attention.layer_norm_epsilon", 1e-5)
+
+
+def _idefics_3(keys: Keys, eye: Config, whole: Config) -> None:
+    whole["scale_factor"] = size_of(keys, "vision.projector.scale_factor", 2)
+    eye["layer_norm_eps"] = keys.number("vision.attention.layer_norm_epsilon", 1e-6)
+
+
 def _llama_4(keys: Keys, eye: Config, whole: Config) -> None:
     eye["pixel_shuffle_ratio"] = 1 / size_of(keys, "vision.projector.scale_factor", 2)
     eye["projector_input_dim"] = keys.rows("mm.model.mlp.1.weight")
@@ -175,6 +188,20 @@ def _llava(keys: Keys, eye: Config, whole: Config) -> None:
     eye["hidden_act"] = "gelu" if keys.flag("use_gelu", False) else "quick_gelu"
 
 
+def _llava_next(keys: Keys, eye: Config, whole: Config) -> None:
+    _llava(keys, eye, whole)
+    if keys.text("vision.mm_patch_merge_type", _UNPADDED) != _UNPADDED:
+        raise keys.invalid("vision.mm_patch_merge_type", "must be spatial_unpad")
+    sides = keys.items(f"{ARCHITECTURE}.vision.image_grid_pinpoints")
+    whole["image_grid_pinpoints"] = [sides[at : at + 2] for at in range(0, len(sides), 2)]
+
+
+_LLAVA = ProjectorKind(
+    wholes=dict.fromkeys(("llama", "qwen2"), "LlavaForConditionalGeneration"),
+    norm="",
+    rows="mm.2.weight",
+    more=_llava,
+)
 PROJECTORS: Mapping[str, ProjectorKind] = {
     "gemma3": ProjectorKind(
         wholes={"gemma3": "Gemma3ForConditionalGeneration"},
@@ -211,12 +238,27 @@ PROJECTORS: Mapping[str, ProjectorKind] = {
         gelu="gelu",
         more=_internvl,
     ),
-    # LLaVA 1.5, and others of its kind without grids of squares.
-    "mlp": ProjectorKind(
-        wholes=dict.fromkeys(("llama", "qwen2"), "LlavaForConditionalGeneration"),
+    "mlp": _LLAVA,  # LLaVA 1.5
+    "mlp_grids": replace(  # LLaVA 1.6, whose files name the same kind
+        _LLAVA,
+        wholes=dict.fromkeys(_LLAVA.wholes, "LlavaNextForConditionalGeneration"),
+        more=_llava_next,
+    ),
+    "glm4v": ProjectorKind(
+        wholes={
+            "glm4": "Glm4vForConditionalGeneration",
+            "glm4moe": "Glm4vMoeForConditionalGeneration",
+        },
+        norm="mm.post_norm",
+        patch_norms=("", "v.norm_embd"),
+        products=("mm.patch_merger", "mm.model.fc", "mm.gate", "mm.up", "mm.down"),
+        more=_glm_4,
+    ),
+    "idefics3": ProjectorKind(
+        wholes={"llama": "Idefics3ForConditionalGeneration"},
         norm="",
-        rows="mm.2.weight",
-        more=_llava,
+        products=("mm.model.fc",),
+        more=_idefics_3,
     ),
     "llama4": ProjectorKind(
         wholes={"llama4": "Llama4ForConditionalGeneration"},
@@ -244,6 +286,13 @@ PROJECTORS: Mapping[str, ProjectorKind] = {
             "llama": "Mistral3ForConditionalGeneration",
             "mistral3": "Mistral3ForConditionalGeneration",
         },
+        norm="mm.input_norm",
+        products=("mm.patch_merger", "mm.1", "mm.2"),
+        gelu="gelu",
+        more=_pixtral,
+    ),
+    "lightonocr": ProjectorKind(
+        wholes={"qwen3": "LightOnOcrForConditionalGeneration"},
         norm="mm.input_norm",
         products=("mm.patch_merger", "mm.1", "mm.2"),
         gelu="gelu",

@@ -11,6 +11,7 @@ from potluck.model.quantized import Shape
 
 ROOTS = (
     "visual.", "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.", "embed_vision.",
+    "image_newline", "connector.", "vision_encoder.", "vision_projection.",
 )  # fmt: skip
 """With what the names of a tower's tensors begin."""
 
@@ -38,7 +39,8 @@ class Merger:
     """How the patches of one cell become a row of the decoder.
 
     Attributes:
-        kind: "mlp": joined; "mean": their mean; "joined": as "mlp" after a product that makes one patch of them.
+        kind: "mlp": joined; "mean": their mean; "joined": as "mlp" after a product that makes one patch of them; "gated":
+            such a product, a second one, their norm and GELU, and an MLP with a gate.
         norm: the norm before, of each patch or, with `norms_cell`, of the joined ones; "": there is none.
         norm_kind: None: as in the tower.
         products: the matrices in the order of use, with the activation between them.
@@ -48,7 +50,7 @@ class Merger:
         standard: vectors that are subtracted from what is merged, and multiplied with it then, before the norm.
     """
 
-    kind: Literal["mlp", "mean", "joined"]
+    kind: Literal["mlp", "mean", "joined", "gated"]
     norm: str = ""
     norm_kind: NormKind | None = None
     products: tuple[str, ...]
@@ -81,15 +83,17 @@ class TowerFacts:
     Attributes:
         patches: the name of the matrix that patches are multiplied with.
         patch_form: how it is stored.
-        patch_norms: norms of a patch before and after that product.
+        patch_norms: norms of a patch before and after that product; "": there is none.
         is_centred: whether pixels from 0 to 1 are made numbers from -1 to 1 before it.
         frames: how often the picture stands in a patch, of towers that also see films.
         frames_apart: whether files have a matrix for each of these.
         positions: the name of the table of positions that is added to patches, if there is one.
         has_axes: of the table: whether it is two, of columns and of rows, along which dimension; None: it is one.
         is_stretched: whether that table is stretched over the picture, whatever its size.
+        is_smooth: whether it then is between cells by more than their neighbours, and its edges are those of the picture.
         token: a vector beside the patches, if there is one.
         is_tiled: whether pictures come as squares of one size, one below the other, each read alone.
+        line_end: the name of a row that stands in prompts after each line of a picture, which the tower gives behind all others.
         rope: how frequencies are shared out between rows and columns of patches: both have the same ("halves"),
             or every other one ("turns"); None: there is no rope.
         turns_columns_first: whether the first half turns by the column.
@@ -130,8 +134,10 @@ class TowerFacts:
     positions: str | None = None
     has_axes: Literal[0, 1] | None = None
     is_stretched: bool = False
+    is_smooth: bool = False
     token: ClassToken | None = None
     is_tiled: bool = False
+    line_end: str | None = None
     rope: Literal["halves", "turns"] | None = None
     turns_columns_first: bool = False
     rope_from: Literal[0, 1] = 0
@@ -184,6 +190,8 @@ class TowerSpec:
         theta: of its rope.
         axes: for each pair of the decoder's rope the axis of a picture by which it turns: 0 time, 1 row,
             2 column. Empty: all turn by one position.
+        shapes: lines of squares, and squares of each, that pictures may be cut into, if only some; the whole picture is
+            one square more.
     """
 
     facts: TowerFacts
@@ -206,6 +214,7 @@ class TowerSpec:
     merger_eps: float = 1e-6
     theta: float = 10000.0
     axes: tuple[int, ...] = ()
+    shapes: tuple[tuple[int, int], ...] = ()
 
     @property
     def head_dim(self) -> int:
@@ -241,12 +250,15 @@ class TowerSpec:
     @property
     def rows_of_picture(self) -> int:
         """The most rows of a picture."""
+        if self.shapes:
+            squares = 1 + max(tall * wide for tall, wide in self.shapes)
+            return squares * self.rows_at_once + (self.facts.line_end is not None)
         return MOST_ROWS if self.facts.is_tiled else self.rows_at_once
 
     def takes(self, height: int, width: int) -> bool:
-        """Whether it reads pictures of so many pixels: whole cells, no more than `MOST_ROWS` of them."""
-        side = self.cell_side
-        if height % side or width % side or not 0 < height * width <= MOST_ROWS * side * side:
+        """Whether it reads pictures of so many pixels: whole cells, no more than `rows_of_picture` of them."""
+        side, most = self.cell_side, self.rows_of_picture
+        if height % side or width % side or not 0 < height * width <= most * side * side:
             return False
         if self.square:
             most = height if self.facts.is_tiled else self.square
@@ -263,6 +275,8 @@ class TowerSpec:
         for layer in range(self.layers):
             found |= self._layer(facts.layer.format(layer))
         found |= self._merger(facts.merger, "")
+        if facts.line_end is not None:
+            found[facts.line_end] = (self.out,)
         if facts.deep is not None:
             for number in range(len(self.deep_layers)):
                 found |= self._merger(facts.deep, str(number))
@@ -280,7 +294,8 @@ class TowerSpec:
             found[f"{facts.patches}.bias"] = (width,)
         if facts.patch_norms is not None:
             before, after = facts.patch_norms
-            found |= self._norm(before, size) | self._norm(after, width)
+            found |= self._norm(before, size) if before else {}
+            found |= self._norm(after, width)
         return found
 
     def _positions(self) -> dict[str, Shape]:
@@ -329,7 +344,21 @@ class TowerSpec:
         found: dict[str, Shape] = {f"{name}.weight": (size,)}
         return found | {f"{name}.bias": (size,)} if kind == "layer" else found
 
+    def _gated(self, merger: Merger) -> dict[str, Shape]:
+        """The merger's tensors of that kind."""
+        whole, second, *gate, last = merger.products
+        found: dict[str, Shape] = {
+            f"{whole}.weight": (self.out, self.width, self.merge, self.merge),
+            f"{whole}.bias": (self.out,),
+            f"{second}.weight": (self.out, self.out),
+            f"{last}.weight": (self.out, self.middle[0]),
+        }
+        found |= {f"{name}.weight": (self.middle[0], self.out) for name in gate}
+        return found | self._norm(merger.norm, self.out, merger.norm_kind)
+
     def _merger(self, merger: Merger, number: str) -> dict[str, Shape]:
+        if merger.kind == "gated":
+            return self._gated(merger)
         joined = self.width * self.cell
         size = self.width if merger.kind == "mean" else joined
         found: dict[str, Shape] = {}

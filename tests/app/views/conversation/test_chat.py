@@ -1,6 +1,7 @@
 """The Chat page."""
 
 import pytest
+from chat_page import last, write
 from PySide6.QtCore import Qt, QUrl
 from PySide6.QtGui import QDesktopServices, QGuiApplication, QTextDocument
 from PySide6.QtWidgets import QPushButton, QToolButton
@@ -14,7 +15,6 @@ from potluck_app.viewmodels.blocks import Code
 from potluck_app.viewmodels.chat import Chat
 from potluck_app.viewmodels.chat_list import ChatListRole
 from potluck_app.views.conversation.chat import EXAMPLES
-from potluck_app.views.conversation.composer import ComposerText
 from potluck_app.views.conversation.message import ReplyMessage
 from potluck_app.views.conversation.user_message import UserMessage
 from potluck_app.views.main_window import MainWindow
@@ -27,17 +27,6 @@ pytestmark = pytest.mark.qt
 
 REPLY = "Use this:\n\n```python\nprint('hi')\n```\n\nThat is **all**.\n"
 STATS = Stats(tokens=118, tokens_per_s=7.94, time_to_first_token_s=1.21, prompt_tokens=500)
-
-
-def write(window: MainWindow, qtbot: QtBot, text: str) -> None:
-    qtbot.keyClicks(window.chat.composer.text, text)
-    qtbot.keyClick(window.chat.composer.text, Qt.Key.Key_Return)
-
-
-def reply_view(window: MainWindow) -> ReplyMessage:
-    view = window.chat.transcript.last_reply()
-    assert view is not None
-    return view
 
 
 def shown_text(view: ReplyMessage) -> str:
@@ -61,7 +50,7 @@ def test_a_question_is_asked_and_the_reply_streams_below_it(
         reply.text.emit(REPLY[begin : begin + 3])
     reply.finished.emit(ReplyEnd(stats=STATS))
 
-    view = reply_view(window)
+    view = last(window)
     qtbot.waitUntil(lambda: shown_text(view) == "Use this:\nprint('hi')\nThat is all.")
     assert view.stats.text() == "7.9 tokens/s · 118 tokens · 1.2 s to first token"
     assert window.chat.composer.text.toPlainText() == ""
@@ -91,89 +80,6 @@ def test_only_the_last_block_is_drawn_again(
     assert max(len(text) for text in drawn) < 200
 
 
-def test_enter_sends_and_shift_enter_is_a_new_line(
-    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
-) -> None:
-    field = window.chat.composer.text
-    one_line = field.height()
-    qtbot.keyClicks(field, "one")
-    qtbot.keyClick(field, Qt.Key.Key_Return, Qt.KeyboardModifier.ShiftModifier)
-    qtbot.keyClicks(field, "two")
-    assert field.height() > one_line
-
-    qtbot.keyClick(field, Qt.Key.Key_Enter)
-
-    assert backend.chats[-1][-1].text == "one\ntwo"
-    qtbot.waitUntil(lambda: field.height() == one_line)
-
-
-def test_enter_begins_a_new_line_for_who_likes_that(window: MainWindow, qtbot: QtBot) -> None:
-    text, backend = window.chat.composer.text, window.chat._backend
-    assert isinstance(backend, ScriptedBackend)
-    window.go(window.settings)
-    qtbot.mouseClick(window.settings.enter[0], Qt.MouseButton.LeftButton)
-    window.go(window.chat)
-    try:
-        qtbot.keyClicks(text, "one")
-        qtbot.keyClick(text, Qt.Key.Key_Return)
-        qtbot.keyClicks(text, "two")
-        assert text.toPlainText() == "one\ntwo"
-        assert not backend.chats
-
-        qtbot.keyClick(text, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
-
-        assert [m.text for m in backend.chats[0]] == ["one\ntwo"]
-    finally:
-        window.chat.choose_enter(True)
-
-
-def test_the_keys_that_send_are_said_as_this_system_names_them(
-    window: MainWindow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And where there is no room for that, not at all."""
-    composer = window.chat.composer
-    monkeypatch.setattr(ComposerText, "enter_sends", False)
-    monkeypatch.setattr("potluck_app.views.conversation.composer.shown", lambda _keys: "⌘↩")
-
-    composer.show_keys()
-
-    assert composer._hint.text() == "⌘↩ to send"
-    assert not composer._hint.isHidden()
-    monkeypatch.setattr("potluck_app.views.conversation.composer.shown", lambda _keys: "⌘" * 400)
-    composer.show_keys()
-    assert composer._hint.isHidden()
-
-
-def test_the_composer_grows_to_eight_lines_and_then_scrolls(window: MainWindow) -> None:
-    field = window.chat.composer.text
-    heights: list[int] = []
-    for lines in (1, 8, 9, 200):
-        field.setPlainText("\n" * (lines - 1))
-        heights.append(field.height())
-
-    assert heights[0] * 4 < heights[1] == heights[2] == heights[3]
-
-
-def test_send_becomes_stop_and_escape_stops(
-    window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
-) -> None:
-    button = window.chat.composer.button
-    assert not button.isEnabled()
-    write(window, qtbot, "How?")
-    assert (button.text(), button.isEnabled()) == ("Stop", True)
-    backend.replies[-1].text.emit("Half of")
-
-    qtbot.keyClick(window, Qt.Key.Key_Escape)
-
-    assert button.text() == "Send"
-    assert reply_view(window).message.status == "stopped"
-    assert reply_view(window).stats.text() == "Stopped"
-
-    write(window, qtbot, "And?")
-    qtbot.mouseClick(button, Qt.MouseButton.LeftButton)
-    assert reply_view(window).message.status == "stopped"
-
-
 def test_an_empty_chat_offers_examples_about_potluck(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
@@ -190,7 +96,7 @@ def test_a_reply_that_waits_for_the_model_says_what_happens(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     write(window, qtbot, "How?")
-    line = reply_view(window).waiting.line
+    line = last(window).waiting.line
 
     backend.say(home(model=running_model(state="loading", plan=None, progress=0.5)))
 
@@ -205,13 +111,13 @@ def test_a_failed_reply_can_be_tried_again(
 ) -> None:
     write(window, qtbot, "How?")
     backend.replies[-1].finished.emit(ReplyEnd(error="Mac stopped answering."))
-    view = reply_view(window)
+    view = last(window)
     assert view.failure.text.text() == "Mac stopped answering."
 
     qtbot.mouseClick(view.failure.retry, Qt.MouseButton.LeftButton)
 
     assert len(backend.chats) == 2
-    assert reply_view(window).message.status == "streaming"
+    assert last(window).message.status == "streaming"
 
 
 def test_where_the_model_does_not_fit_another_one_can_be_chosen(
@@ -219,12 +125,12 @@ def test_where_the_model_does_not_fit_another_one_can_be_chosen(
 ) -> None:
     write(window, qtbot, "How?")
     backend.replies[-1].finished.emit(ReplyEnd(error="Mac stopped answering.", code="peer_lost"))
-    assert not reply_view(window).failure.models.isVisible()
-    qtbot.mouseClick(reply_view(window).failure.retry, Qt.MouseButton.LeftButton)
+    assert not last(window).failure.models.isVisible()
+    qtbot.mouseClick(last(window).failure.retry, Qt.MouseButton.LeftButton)
     error = ReplyEnd(error="Big needs 4 GB more memory.", code="not_enough_memory")
     backend.replies[-1].finished.emit(error)
 
-    qtbot.mouseClick(reply_view(window).failure.models, Qt.MouseButton.LeftButton)
+    qtbot.mouseClick(last(window).failure.models, Qt.MouseButton.LeftButton)
 
     assert window.models.isVisible()
 
@@ -235,7 +141,7 @@ def test_the_reply_and_its_code_can_be_copied(
     write(window, qtbot, "How?")
     backend.replies[-1].text.emit(REPLY)
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
-    view = reply_view(window)
+    view = last(window)
     code = view.findChild(CodeView)
     assert code is not None
 
@@ -274,7 +180,7 @@ def test_thoughts_are_folded_away_and_not_copied(
     window: MainWindow, backend: ScriptedBackend, qtbot: QtBot
 ) -> None:
     write(window, qtbot, "How?")
-    view = reply_view(window)
+    view = last(window)
     for piece in ("<th", "ink>Let me ", "see."):
         backend.replies[-1].text.emit(piece)
     qtbot.waitUntil(view.thinking.isVisible)
@@ -469,7 +375,7 @@ def test_a_reply_without_a_word_says_what_it_waits_for(
 ) -> None:
     backend.say(home(model=running_model()))
     write(window, qtbot, "How?")
-    waiting = reply_view(window).waiting
+    waiting = last(window).waiting
     assert waiting.line.text() == "Reading your message…"
 
     backend.replies[-1].waits.emit("waiting, place 2, about 40 s")
@@ -484,8 +390,8 @@ def test_a_reply_without_a_word_says_what_it_waits_for(
     assert first is not None
     window.chat._chat.new()
     window.chat._chat.open(first)  # it is still known there
-    assert reply_view(window).waiting.line.text() == "Reading your message · 75 %"
+    assert last(window).waiting.line.text() == "Reading your message · 75 %"
 
     backend.replies[-1].finished.emit(ReplyEnd(stats=STATS))
     write(window, qtbot, "And then?")
-    assert reply_view(window).waiting.line.text() == "Reading your message…"
+    assert last(window).waiting.line.text() == "Reading your message…"

@@ -1,4 +1,4 @@
-"""The towers of Mistral Small 3 and Pixtral (https://arxiv.org/abs/2410.07073)."""
+"""The towers of Mistral Small 3, Pixtral and LightOnOCR (https://arxiv.org/abs/2410.07073)."""
 
 from dataclasses import replace
 
@@ -31,6 +31,21 @@ MISTRAL_3 = TowerFacts(  # Pixtral: https://arxiv.org/abs/2410.07073
 )
 
 
+LIGHT_ON_OCR = replace(
+    MISTRAL_3,
+    patches="vision_encoder.patch_conv",
+    layer="vision_encoder.transformer.layers.{}.",
+    before="vision_encoder.ln_pre",
+    merger=replace(
+        MISTRAL_3.merger,
+        norm="vision_projection.norm",
+        products=(
+            "vision_projection.patch_merger.merging_layer",
+            "vision_projection.linear_1",
+            "vision_projection.linear_2",
+        ),
+    ),
+)
 PIXTRAL = replace(
     MISTRAL_3,
     merger=Merger(
@@ -41,7 +56,7 @@ PIXTRAL = replace(
 
 
 def read_mistral(whole: Fields, eye: Fields, facts: TowerFacts, out: int) -> TowerSpec:
-    """The tower of Mistral Small 3."""
+    """The tower of Mistral Small 3 and LightOnOCR."""
     return _read(
         whole,
         eye,
