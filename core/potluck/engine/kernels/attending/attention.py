@@ -12,7 +12,8 @@ All but the scores is in `attention_tile`.
 The output is divided by the sum of the powers at the end (https://arxiv.org/abs/2205.14135). A row has the
 same bits whoever computes it, one token or many, alone or among threads: panels begin at positions that are
 multiples of `PANEL`, each is computed by itself, and they are merged in their order. A score is the sum of
-`SUMS` sums, of every `SUMS`th product each, which are added as `Emitter.total_of_each` does.
+`SUMS` sums, of every `SUMS`th product each, which are added as `Emitter.total_of_each` does. Over an f16 cache all
+numbers that are multiplied are rounded to bf16 (see `attention_pairs`), over one of int8 to integers (`attention_integers`).
 
 A layer's cache is (2, Hkv, capacity, K): keys, then values, of f32, bf16 or f16, or of int8 with a
 scale after each (see `layout`). Whole panels at its beginning may lie elsewhere, in rows that sessions share. The heads of a group share a key head, whose keys and values are read
