@@ -271,6 +271,13 @@ def _open_deb(package: Path, place: Path) -> list[str]:
     return [_program(place)]
 
 
+def _open_appimage(package: Path, place: Path) -> list[str]:
+    place.mkdir()
+    package.chmod(0o755)  # who downloads one has to say so, too
+    _run(package, "--appimage-extract", cwd=place, is_read=True)
+    return [_program(place)]
+
+
 def _open_dmg(package: Path, place: Path) -> list[str]:
     _run("hdiutil", "attach", "-nobrowse", "-readonly", "-mountpoint", place / "disk", package)
     try:
@@ -286,7 +293,7 @@ def _open_exe(package: Path, place: Path) -> list[str]:
 
 
 _OPENERS: dict[str, dict[str, Callable[[Path, Path], list[str]]]] = {
-    "linux": {".tar.xz": _open_tar, ".deb": _open_deb},
+    "linux": {".tar.xz": _open_tar, ".deb": _open_deb, ".AppImage": _open_appimage},
     "darwin": {".dmg": _open_dmg},
     "win32": {".exe": _open_exe},
 }
@@ -310,12 +317,12 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _run(*command: str | Path, is_read: bool = False) -> str:
+def _run(*command: str | Path, is_read: bool = False, cwd: Path | None = None) -> str:
     """Run a command; returns what it prints, if that is read."""
     words = [str(word) for word in command]
     out = subprocess.PIPE if is_read else None
     try:
-        done = subprocess.run(words, check=False, stdout=out, text=True)
+        done = subprocess.run(words, check=False, stdout=out, text=True, cwd=cwd)
     except OSError as error:
         raise ArtifactError(f"{words[0]} cannot be started: {error.strerror}.") from error
     if done.returncode:

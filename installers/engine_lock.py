@@ -3,6 +3,7 @@
     python installers/engine_lock.py metal                     # from PyPI, into assets/engine/pylock.metal.toml
     python installers/engine_lock.py cpu --torch-index https://download.pytorch.org/whl/cpu
     python installers/engine_lock.py cuda --torch-index https://download.pytorch.org/whl/cu130
+    python installers/engine_lock.py rocm --torch-index https://download.pytorch.org/whl/rocm7.2
     python installers/engine_lock.py cpu --torch 2.13.0 2.10.0 # without that index: see locks/pytorch.toml
     python installers/engine_lock.py --check                   # whether the lists that are here hold on the Internet
 
@@ -54,7 +55,12 @@ MAC = Platform(
     {"sys_platform": "darwin", "platform_system": "Darwin", "os_name": "posix"},
     tuple(mac_platforms((14, 0), "arm64")),
 )
-VARIANTS = {"cpu": (*LINUX, WINDOWS), "cuda": (*LINUX, WINDOWS), "metal": (MAC,)}
+VARIANTS = {
+    "cpu": (*LINUX, WINDOWS),
+    "cuda": (*LINUX, WINDOWS),
+    "metal": (MAC,),
+    "rocm": LINUX[:1],
+}
 
 
 def closure(
@@ -110,6 +116,8 @@ def kind_of(torch: File, needed: Iterable[str]) -> str:
     local = torch.version.local or ""
     if local.startswith("cu") or any(name.startswith(("nvidia-", "cuda-")) for name in needed):
         return "cuda"
+    if local.startswith("rocm"):
+        return "rocm"
     return "metal" if "macosx" in torch.filename else "cpu"
 
 

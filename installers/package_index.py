@@ -153,7 +153,8 @@ class Indexes:
     def files(self, name: str) -> list[File]:
         """The wheels of a package that are neither withdrawn nor made for tests."""
         if name not in self._files:
-            first = [self.torch] if self.torch and name == "torch" else []
+            is_torchs = name == "torch" or name.endswith("-rocm")  # which PyPI has none of
+            first = [self.torch] if self.torch and is_torchs else []
             found: list[File] = []
             for index in [*first, self.general]:
                 found = found or self._page(index, name)

@@ -3,7 +3,7 @@
 
     sudo python3 installers/try_linux.py --engine FOLDER_OF_WHEELS [--suite trixie] [--packages dist]
 
-`deb` and `tarball` install, use and remove a package. `cluster` makes two computers with a cable between them: the first
+`deb`, `tarball` and `appimage` install, use and remove a package. `cluster` makes two computers with a cable between them: the first
 fetches its engine from a server that stands for the Internet (the wheels have to be those of the lists), the second has
 no Internet and takes it from the first; then both answer together. `update` has a server of releases offer such a home a newer
 version, made of the same .tar.xz: both computers are updated, and the first one goes back. Then it offers one that does not come
@@ -18,7 +18,6 @@ xwininfo and ImageMagick, and for `update` what Potluck needs. The Debian packag
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -31,9 +30,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from native.displays import display, is_mapped
+from native import asked
+from native.displays import see
 from native.networks import internet, two_networks, until
 from native.project import ROOT, BuildError
+from native.renumbering import newer_appimage
 from native.roots import USER, Root, make, run
 from terminal import say
 
@@ -54,7 +55,7 @@ def main(words: list[str] | None = None) -> int:
         if os.geteuid() != 0:
             raise BuildError("This needs root: it makes roots and network namespaces.")
         trial = Trial(options)
-        for step in options.only or ["deb", "tarball", "cluster"]:
+        for step in options.only or ["deb", "tarball", "appimage", "cluster"]:
             say(f"{step}, in a clean Debian {options.suite}:")
             getattr(trial, step)()
     except BuildError as error:
@@ -107,8 +108,43 @@ class Trial:
             root.run("sh", "-c", f"cd && {package.name.removesuffix('.tar.xz')}/install.sh")
             root.run(f"{place}/uninstall.sh", "--delete")
             shutil.rmtree(home / package.name.removesuffix(".tar.xz"))
-            left = [p for p in home.rglob("*potluck*") if ".cache/mesa" not in str(p)]
-            _expect(not left, f"nothing is left with --delete {left or ''}")
+            self._need_nothing(home)
+
+    def appimage(self) -> None:
+        """The AppImage: opened by a user without rights and without FUSE, twice, used, and removed."""
+        with Root(self._make("appimage")) as root:
+            self._need_bareness(root)
+            _expect(not (root.folder / "dev/fuse").exists(), "there is no FUSE")
+            self._libraries_of_desktops(root)
+            package = self._package(".AppImage")
+            home, name = root.folder / "home" / USER, f"/home/{USER}/{package.name}"
+            shutil.copy(package, home)
+            run("chroot", str(root.folder), "chown", f"{USER}:{USER}", name)
+            say("the first start, which installs:")
+            self._see_window(root, name)
+            self._end(root)
+            say(f"  installed: {_size(home / '.local/opt') / 1e6:.0f} MB")
+            say("later starts:")
+            self._see_window(root, name, "--appimage-extract-and-run")
+            place = f"/home/{USER}/.local/opt/potluck"
+            self._use(root, f"{place}/tree", name)
+            self._open_newer(root, package)
+            root.run(f"{place}/uninstall.sh", "--delete")
+            for file in home.glob("*.AppImage"):
+                file.unlink()
+            self._need_nothing(home)
+
+    def _open_newer(self, root: Root, package: Path) -> None:
+        """A newer AppImage updates what is installed; then the older one opens what is there."""
+        newer = f"{asked.version(root)}.post1"
+        newer_appimage(package, newer, root.folder / "home" / USER / "newer.AppImage")
+        say("a newer one:")
+        self._see_window(root, f"/home/{USER}/newer.AppImage")
+        _expect(asked.version(root) == newer, f"it is {newer} now")
+        say("the older one again:")
+        self._see_window(root, f"/home/{USER}/{package.name}")
+        _expect(asked.version(root) == newer, f"it is still {newer}")
+        self._end(root)
 
     def cluster(self) -> None:
         """Two roots in networks of their own, with a cable between them, are one home."""
@@ -132,14 +168,14 @@ class Trial:
         ):
             second.run("potluck", "update", "--automatic", "on")
             releases.publish(releases.newer)
-            self._measured("the first computer updates itself", lambda: _updated(first))
-            _expect(_version(first) == releases.newer, f"it is {releases.newer} now")
-            until(lambda: _version(second) == releases.newer, 180, "the second follows")
-            until(lambda: _is_up(second), 60, "the second has come up")
+            self._measured("the first computer updates itself", lambda: asked.updated(first))
+            _expect(asked.version(first) == releases.newer, f"it is {releases.newer} now")
+            until(lambda: asked.version(second) == releases.newer, 180, "the second follows")
+            until(lambda: asked.is_up(second), 60, "the second has come up")
             self._need_home(first, second)
 
-            self._measured("the first computer goes back", lambda: _updated(first, "back"))
-            _expect(_version(first) == releases.own, f"it is {releases.own} again")
+            self._measured("the first computer goes back", lambda: asked.updated(first, "back"))
+            _expect(asked.version(first) == releases.own, f"it is {releases.own} again")
             self._need_home(first, second)
 
             self._try_bad(first, second, releases)
@@ -148,27 +184,31 @@ class Trial:
     def _try_bad(self, first: Root, second: Root, releases: TrialReleases) -> None:
         """A version that does not come up is left again, and an older list refused."""
         releases.publish(releases.broken)
-        said = self._measured("a version that is bad is tried", lambda: _updated(first))
+        said = self._measured("a version that is bad is tried", lambda: asked.updated(first))
         _expect("did not start on this computer" in said, "it says so")
-        _expect(_version(first) == releases.own, "the one before is used on")
+        _expect(asked.version(first) == releases.own, "the one before is used on")
         self._need_home(first, second)
-        _expect(releases.broken not in _known(second), "the second computer has not heard of it")
+        _expect(
+            releases.broken not in asked.known(second), "the second computer has not heard of it"
+        )
 
         releases.publish(releases.newer)  # who shows it again keeps the next one back
-        said = _updated(first, "check")
+        said = asked.updated(first, "check")
         _expect("Somebody may hold the newer one back" in said, "an old list is refused")
 
     def _take_back(self, first: Root, second: Root, releases: TrialReleases) -> None:
         """The first version is the newest one again: the second computer, which has another, hears of it and goes back."""
         releases.take_back()
-        _expect("the newest version" in _updated(first, "check"), f"{releases.own} is the newest")
-        until(lambda: "have taken version" in _known(second), 60, "the second hears of it")
-        self._measured("the second computer goes back", lambda: _updated(second, "back"))
-        _expect(_version(second) == releases.own, f"it is {releases.own} again")
+        _expect(
+            "the newest version" in asked.updated(first, "check"), f"{releases.own} is the newest"
+        )
+        until(lambda: "have taken version" in asked.known(second), 60, "the second hears of it")
+        self._measured("the second computer goes back", lambda: asked.updated(second, "back"))
+        _expect(asked.version(second) == releases.own, f"it is {releases.own} again")
         self._need_home(first, second)
 
     def _need_home(self, first: Root, second: Root) -> None:
-        until(lambda: _members(first) == 2, 90, "both are one home")
+        until(lambda: asked.members(first) == 2, 90, "both are one home")
         said = self._measured("they answer", lambda: self._answer_together(first, second))
         _expect(_ANSWER in said, "together, and right")
 
@@ -193,7 +233,7 @@ class Trial:
             log = stack.enter_context((self._work / "worker.log").open("w"))
             worker = stack.enter_context(subprocess.Popen(words, stdout=log, stderr=log))
             stack.callback(worker.terminate)
-            until(lambda: _members(first) == 2, 60, "the second computer joins")
+            until(lambda: asked.members(first) == 2, 60, "the second computer joins")
             say(f"  joined after {time.monotonic() - begun:.1f} s")
             if self._engine is not None:
                 said = self._measured(
@@ -261,6 +301,9 @@ class Trial:
         )
         _expect(_ANSWER in chat, "`potluck chat` answers")
         self._see_window(root, window)
+        self._end(root)
+
+    def _end(self, root: Root) -> None:
         root.end(signal.SIGTERM)
         until(lambda: not root.processes(), 60, "everything ends")
 
@@ -275,26 +318,11 @@ class Trial:
             site = next((root.folder / tree.lstrip("/")).glob("python/lib/python3*/site-packages"))
             (site / "torch-for-a-trial.pth").write_text(f"{where}\n", encoding="utf-8")
 
-    def _see_window(self, root: Root, window: str) -> None:
-        """Start the window on a display of its own; measure until it is mapped, and take a picture."""
-        with display(self._display) as shown:
-            words = root.command(window, DISPLAY=shown)
-            begun = time.monotonic()
-            with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-                try:
-                    until(
-                        lambda: process.poll() is not None or is_mapped(shown),
-                        _WINDOW_S,
-                        "the window opens, or ends",
-                    )
-                    _expect(process.poll() is None, "the window is open")
-                    say(f"  window after {time.monotonic() - begun:.2f} s")
-                    picture = self._work / f"window-{self._suite}-{root.folder.name}.png"
-                    time.sleep(3)  # for the picture alone: until the node has said what it knows
-                    run("import", "-display", shown, "-window", "root", str(picture))
-                    say(f"  a picture: {picture}")
-                finally:
-                    process.terminate()
+    def _see_window(self, root: Root, *words: str) -> None:
+        """Start the window, and take a picture of it."""
+        picture = self._work / f"window-{self._suite}-{root.folder.name}.png"
+        took_s = see(root, words, self._display, picture, limit_s=_WINDOW_S)
+        say(f"ok: the window is open, after {took_s:.2f} s; a picture: {picture}")
 
     def _apt_install(self, root: Root, package: Path) -> None:
         shutil.copy(package, root.folder / "root")
@@ -312,6 +340,10 @@ class Trial:
 
     def _knows(self, root: Root, name: str) -> bool:
         return bool(root.run("apt-cache", "madison", name, user=None).strip())
+
+    def _need_nothing(self, home: Path) -> None:
+        left = [p for p in home.rglob("*potluck*") if ".cache/mesa" not in str(p)]
+        _expect(not left, f"nothing is left with --delete {left or ''}")
 
     def _need_bareness(self, root: Root) -> None:
         found = [program for program in _ABSENT if root.has(program)]
@@ -339,35 +371,6 @@ def _expect(is_so: bool, what: str) -> None:
     say(f"ok: {what}")
 
 
-def _updated(root: Root, action: str = "install") -> str:
-    """Have a computer update itself; returns what it says, also if that is a refusal."""
-    words = root.command("potluck", "update", action)
-    said = subprocess.run(words, capture_output=True, text=True, timeout=400).stdout.strip()
-    say("  " + said.replace("\n", "\n  "))
-    return said
-
-
-def _known(root: Root) -> str:
-    """What a computer says of newer versions."""
-    return root.run("potluck", "update")
-
-
-def _version(root: Root) -> str:
-    return root.run("potluck", "--version").split()[-1]
-
-
-def _is_up(root: Root) -> bool:
-    """Return whether the version of a computer is on trial no more."""
-    state = root.folder / f"home/{USER}/.local/opt/potluck/versions/state.json"
-    return json.loads(state.read_text(encoding="utf-8"))["trying"] == ""
-
-
-def _members(root: Root) -> int:
-    """Return how many computers of its home a computer reaches, itself included."""
-    found = json.loads(root.run("potluck", "devices", "--json"))
-    return sum(computer["paired"] and computer["online"] for computer in found)
-
-
 def _size(folder: Path) -> int:
     return sum(p.lstat().st_size for p in folder.rglob("*"))
 
@@ -379,7 +382,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--packages", type=Path, default=ROOT / "dist", help="where they are (dist)"
     )
-    steps = ["deb", "tarball", "cluster", "update"]
+    steps = ["deb", "tarball", "appimage", "cluster", "update"]
     parser.add_argument(
         "--only", action="append", choices=steps, help="one of the steps; repeatable"
     )

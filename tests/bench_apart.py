@@ -1,217 +1,347 @@
-"""What it gains that another computer reads prompts, and that a model is held twice: `python tests/bench_apart.py` (Linux). Not a test.
+"""What it gains that another computer reads prompts, and that a model is held twice: `python tests/bench_apart.py DESK LAPTOP` (Linux). Not a test.
 
-    --prompts 500,2000,8000   tokens
-    --tokens 48               of an answer
-    --share 0.25              of a core that the computer has which answers; root, with cgroups
-    --hidden 512 --layers 8   of a random Llama model
+    DESK, LAPTOP          commands that run another one on these computers, each as one word: "ip netns exec desk taskset -c 0"
+    --prompts 500,2000,8000   tokens, about
+    --tokens 48           of an answer
+    --share 0.25          of a core that the engine of DESK has; root, with cgroups
+    --hidden 384 --layers 6   of a Llama with random weights
     --scheme int8
-    --clients 8               of two replicas, with a core each
+    --clients 8           of two replicas
+    --parts reading,faults,replicas
+    --cut, --heal         commands that cut the link of LAPTOP, and heal it: "ip -n laptop link set eth0 down"
 
-Two whole nodes in one process, with a stage process each on a core of its own: Desk answers and has a share of its core, Laptop
-reads. Between them is loopback, over TLS: what a network would add is not shown. Beside each time to a first token
-stands what the planner says for the same plan, with the measurements of this run. The driver, which is Python, has
-no core of its own.
+Two nodes of this checkout with one thread each: DESK answers, and has a share of its core; LAPTOP reads. Beside each time to a first
+token stands what `potluck plan --prompt` says of the same plan, with the measurements of this run. In the middle of a prompt
+that LAPTOP reads, its engine is killed, or its link is cut: how long the answer takes then, and whether it has the same letters.
+Then each has a whole core, and both are asked by several clients at once; in the last round LAPTOP's engine is killed.
 """
 
 import argparse
-import asyncio
-import os
-import random
+import json
+import shlex
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, pairwise
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / name) for name in ("core", "app", "tests/support")]
+import msgspec
 
-import msgspec  # noqa: E402
-import pytest  # noqa: E402
-from model_folders import CONFIG, make_folder  # noqa: E402
-from whole_nodes import eventually, find_in_memory, folders_of, join, running  # noqa: E402
+from bench_leaving import make_model
+from bench_rank_home import Computer
+from potluck.api.v1.request_shapes import ChatCompletionRequest, ChatMessage
+from potluck.api.values.schema import PlanRequest
+from potluck.client import Client
+from potluck.launch import find
+from potluck.settings import Folders
 
-from potluck.api.values.schema import PlanRequest, RoleRequest  # noqa: E402
-from potluck.cluster.driver.generation import Generator  # noqa: E402
-from potluck.cluster.driver.token import Usage  # noqa: E402
-from potluck.cluster.master.planned import Planned, sizes_of  # noqa: E402
-from potluck.cluster.node import Node  # noqa: E402
-from potluck.plan.apart import first_token_ms  # noqa: E402
-from potluck.plan.shape import shape_of  # noqa: E402
-from potluck.settings import load_settings, save_settings  # noqa: E402
-from potluck.wire.activation_messages import Sampling  # noqa: E402
-
-CGROUPS = Path("/sys/fs/cgroup")
-PERIOD_US = 20_000
+WARM = 64  # tokens of a prompt after which all code has been used once
+READY_S = 60.0
+READ = "read by laptop"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--prompts", default="500,2000,8000")
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--share", type=float, default=0.25)
-    parser.add_argument("--hidden", type=int, default=512)
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--scheme", default="int8")
-    parser.add_argument("--clients", type=int, default=8)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        base = Path(folder)
-        model = make_folder(base / "model", config=config_of(given))
-        find_in_memory(patch, model)
-        asyncio.run(measure(base, model, given))
+@dataclass(slots=True)
+class Answer:
+    """What came to a client, and when, in seconds since it asked."""
+
+    prompt: int = 0  # tokens
+    tokens: int = 0  # of the answer
+    text: str = ""
+    times: list[float] = field(default_factory=list[float])
+
+    @property
+    def first_s(self) -> float:
+        return self.times[0]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return (self.tokens - 1) / max(1e-9, self.times[-1] - self.times[0])
+
+    @property
+    def stood_still_s(self) -> float:
+        return max((b - a for a, b in pairwise(self.times)), default=0.0)
 
 
-def config_of(given: argparse.Namespace) -> dict[str, object]:
-    return {
-        **CONFIG,
-        "hidden_size": given.hidden,
-        "intermediate_size": 3 * given.hidden,
-        "num_hidden_layers": given.layers,
-        "num_attention_heads": given.hidden // 64,
-        "num_key_value_heads": max(1, given.hidden // 256),
-        "vocab_size": 8192,
-        "max_position_embeddings": 16384,
-    }
+class Desk(Computer):
+    """The computer with the window: this script asks its node there."""
+
+    def run(self, *words: str) -> subprocess.Popen[str]:
+        command = self._command()
+        command = [*command[: command.index("-P")], __file__, "--on", str(self._home), *words]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def load(self, options: Mapping[str, object]) -> None:
+        if self.run("load", json.dumps(options)).wait():
+            raise SystemExit("The model was not loaded.")
+
+    def answers(
+        self, prompts: Sequence[str], tokens: int, meanwhile: Callable[[], None]
+    ) -> list[Answer]:
+        """Ask all at once. `meanwhile` is called when they have been asked."""
+        asking = self.run("ask", str(tokens), json.dumps(prompts))
+        assert asking.stdout is not None
+        found = [Answer() for _ in prompts]
+        for line in asking.stdout:
+            said = json.loads(line)
+            if said.get("asked"):
+                threading.Thread(target=meanwhile, daemon=True).start()
+                continue
+            answer = found[said["client"]]
+            answer.prompt = said.get("prompt", answer.prompt)
+            answer.tokens = said.get("tokens", answer.tokens)
+            if "piece" in said:
+                answer.text += said["piece"]
+                answer.times.append(said["at"])
+        if asking.wait():
+            raise SystemExit("There was no answer.")
+        return found
 
 
-@asynccontextmanager
-async def home(base: Path) -> AsyncGenerator[Node, None]:
-    """A desk, and a laptop of its home, each with one thread on a core of its own."""
-    folders = [folders_of(base, name) for name in ("Desk", "Laptop")]
-    for each in folders:
-        settings = load_settings(each.settings_file)
-        save_settings(each.settings_file, msgspec.structs.replace(settings, threads=1))
-    async with running(folders[0]) as desk, running(folders[1]) as laptop:
-        await laptop.backend.set_role(RoleRequest(worker=True))
-        await join(desk, laptop)
-        await eventually(desk, lambda: all(c.devices for c in desk.membership.connected()))
-        for core, node in enumerate((desk, laptop)):
-            await eventually(node, node.processes.running)
-            pin(node, core % (os.cpu_count() or 1))
-        yield desk
+# --- what runs beside the node of DESK
 
 
-def pin(node: Node, core: int) -> None:
-    """Keep all threads of a node's stage process on one core."""
-    for thread in Path(f"/proc/{pid_of(node)}/task").iterdir():
-        os.sched_setaffinity(int(thread.name), {core})
+def on_desk(home: Path, what: str, *words: str) -> None:
+    client = find(Folders.of(home))
+    assert client is not None
+    if what == "load":
+        load(client, json.loads(words[0]))
+    else:
+        ask(client, int(words[0]), json.loads(words[1]))
 
 
-def pid_of(node: Node) -> int:
-    process = node.processes.running()[0]._process
-    assert process is not None
-    return process.pid
+def load(client: Client, options: dict[str, object]) -> None:
+    """Load a model, and wait until all computers of its plan compute."""
+    request = msgspec.convert(options, PlanRequest)
+    for progress in client.load(request):
+        assert progress.error is None, progress.error
+    ends_at = time.monotonic() + READY_S
+    computers = 2 if request.prefill or request.replicas > 1 else 1
+    while time.monotonic() < ends_at:
+        if len([c for c in client.state().computers if c.state == "running"]) == computers:
+            return
+        time.sleep(0.2)
+    raise SystemExit("Not all computers of the plan were ready in time.")
 
 
-@asynccontextmanager
-async def slowed(node: Node, share: float) -> AsyncGenerator[None, None]:
-    """Let the stage process of a node have a share of a core."""
-    old = (CGROUPS / "cpu").is_dir()
-    group = (CGROUPS / "cpu" if old else CGROUPS) / f"potluck-bench-{os.getpid()}"
-    quota = int(share * PERIOD_US)
-    group.mkdir()
-    try:
-        if old:
-            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-            (group / "cpu.cfs_quota_us").write_text(str(quota))
-        else:
-            (group / "cpu.max").write_text(f"{quota} {PERIOD_US}")
-        (group / "cgroup.procs").write_text(str(pid_of(node)))
-        yield
-    finally:
-        (group.parent / "cgroup.procs").write_text(str(pid_of(node)))
-        with suppress(OSError):
-            group.rmdir()
+def ask(client: Client, tokens: int, prompts: Sequence[str]) -> None:
+    """Ask all prompts at once, and print what comes."""
+    lock, began = threading.Lock(), time.monotonic()
 
+    def say(**what: object) -> None:
+        with lock:
+            print(json.dumps({"at": time.monotonic() - began, **what}), flush=True)
 
-async def measure(base: Path, model: Path, given: argparse.Namespace) -> None:
-    lengths = [int(word) for word in given.prompts.split(",")]
-    request = PlanRequest(
-        model=str(model),
-        scheme=given.scheme,
-        context=max(lengths) + given.tokens + 8,
-        layers=(("Desk", given.layers),),
-    )
-    async with home(base) as desk:
-        say(
-            f"Desk has {given.share:.0%} of a core: ms to the first token (planned), tokens/s after it"
+    def one(number: int, words: str) -> None:
+        asked = ChatCompletionRequest(
+            model="potluck",
+            messages=[ChatMessage(role="user", content=words)],
+            max_tokens=tokens,
+            temperature=0.0,
+            ignore_eos=True,
         )
-        async with slowed(desk, given.share):
-            await answers(desk, "alone", request, lengths, given.tokens)
-            apart = msgspec.structs.replace(request, prefill=("Laptop",))
-            await answers(desk, "read by Laptop", apart, lengths, given.tokens)
-        once, twice = [await together(desk, request, given, replicas=n) for n in (1, 2)]
-        say(
-            f"{given.clients} clients: {once:.1f} tokens/s held once, {twice:.1f} twice,"
-            f" {twice / once:.2f} times"
+        for chunk in client.chat(asked):
+            if chunk.choices:
+                say(client=number, piece=chunk.choices[0].delta.content or "")
+            elif chunk.usage:
+                used = chunk.usage
+                say(client=number, prompt=used.prompt_tokens, tokens=used.completion_tokens)
+
+    say(asked=True)
+    threads = [
+        threading.Thread(target=one, args=numbered, daemon=True) for numbered in enumerate(prompts)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# --- the computers
+
+
+class Bench:
+    """Two computers, and what is asked of a model of theirs."""
+
+    def __init__(self, given: argparse.Namespace, folder: Path) -> None:
+        self._given = given
+        self._lengths = [int(word) for word in given.prompts.split(",")]
+        self._contexts = count(max(self._lengths) + given.tokens + 1024)
+        self._names = count(1)
+        self._model = make_model(folder / "model", given.layers, given.hidden)
+        self._desk = Desk(given.desk, "desk", folder)
+        self._laptop = Computer(given.laptop, "laptop", folder)
+        self._nodes = [self._desk.start("node")]
+
+    def begin(self) -> None:
+        self._desk.wait_for("desk", "devices")
+        token = json.loads(self._desk.ask("invite", "--json"))["token"]
+        self._nodes.append(self._laptop.start("worker", "--join", token))
+        self._desk.wait_for("laptop", "devices")
+
+    def end(self) -> None:
+        for node in self._nodes:
+            node.terminate()
+        for node in self._nodes:
+            node.wait()
+
+    def _load(self, *, is_read: bool = False, replicas: int = 1) -> None:
+        """Load the model anew. No conversation is known, since none had this context."""
+        self._desk.load(
+            {
+                "model": str(self._model),
+                "scheme": self._given.scheme,
+                "context": next(self._contexts),
+                "layers": [("desk", self._given.layers)] if replicas == 1 else None,
+                "prefill": ["laptop"] if is_read else [],
+                "replicas": replicas,
+            }
         )
-        await desk.backend.unload()
+        self._ask([self._prompt(WARM)])
+
+    def _prompt(self, tokens: int) -> str:
+        """A prompt of about so many tokens, which begins as no other one does."""
+        bottles = " ".join(f"Bottle {number} stands on the wall." for number in range(tokens // 13))
+        return f"{next(self._names)}: {bottles}"
+
+    def _ask(
+        self,
+        prompts: Sequence[str],
+        *,
+        tokens: int | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Answer]:
+        return self._desk.answers(prompts, tokens or self._given.tokens, meanwhile or nothing)
+
+    def _planned_s(self, prompt: int, *, is_read: bool) -> float:
+        """The time to the first token as `potluck plan` says it."""
+        options = {
+            "--model": self._model,
+            "--scheme": self._given.scheme,
+            "--layers": f"desk={self._given.layers}",
+            "--context": max(self._lengths) + 2 * self._given.tokens + 1024,
+            "--prompt": prompt,
+        }
+        words = [str(word) for option in options.items() for word in option]
+        words += ["--prefill", "laptop"] if is_read else []
+        return json.loads(self._desk.ask("plan", "--json", *words))["first_token_ms"] / 1000
+
+    def reading(self) -> None:
+        """Print the times of prompts that DESK reads by itself, and that LAPTOP reads."""
+        with self._slow_desk():
+            for is_read in (False, True):
+                self._load(is_read=is_read)
+                for length in self._lengths:
+                    (answer,) = self._ask([self._prompt(length)])
+                    planned = self._planned_s(answer.prompt, is_read=is_read)
+                    say(
+                        f"{answer.prompt:6d} tokens, {READ if is_read else 'alone':14}:"
+                        f" first token after {answer.first_s:6.2f} s ({planned:6.2f} planned),"
+                        f" then {answer.tokens_per_s:6.1f} tokens/s"
+                    )
+
+    def faults(self) -> None:
+        """Print what becomes of an answer whose reader is lost in the middle of its prompt."""
+        words, after_s = self._prompt(max(self._lengths)), 0.0
+        told: dict[str, Answer] = {}
+        with self._slow_desk():
+            for name, fault, repair in self._ways():
+                self._desk.wait_for("laptop", "devices")
+                self._load(is_read=name != "alone")
+
+                (told[name],) = self._ask([words], meanwhile=partial(after, after_s, fault))
+                if name == READ:
+                    after_s = told[name].first_s / 2
+                repair()
+        for name, answer in told.items():
+            letters = "the same letters" if answer.text == told["alone"].text else "OTHER LETTERS"
+            say(
+                f"{answer.prompt:6d} tokens, {name:14}: first token after {answer.first_s:6.2f} s, then at most"
+                f" {answer.stood_still_s:.2f} s between two pieces; {letters}"
+            )
+
+    def _ways(self) -> list[tuple[str, Callable[[], None], Callable[[], None]]]:
+        ways = [("alone", nothing, nothing), (READ, nothing, nothing)]
+        ways.append(("engine killed", self._kill, nothing))
+        if self._given.cut:
+            cut, heal = (
+                partial(self._call, words) for words in (self._given.cut, self._given.heal)
+            )
+            ways.append(("link cut", cut, heal))
+        return ways
+
+    def replicas(self) -> None:
+        """Print what several clients get of one replica, of two, and of two of which one is lost."""
+        seconds = 0.0
+        for name, held in (("once", 1), ("twice", 2), ("twice, one lost", 2)):
+            self._load(replicas=held)
+            prompts = [self._prompt(48) for _ in range(self._given.clients)]
+            lose = partial(after, seconds / 2, self._kill) if name.endswith("lost") else nothing
+            answers = self._ask(prompts, tokens=4 * self._given.tokens, meanwhile=lose)
+            seconds = max(answer.times[-1] for answer in answers)
+            rate = sum(answer.tokens for answer in answers) / seconds
+            still = max(answer.stood_still_s for answer in answers)
+            say(
+                f"{len(answers)} clients, held {name:15}: {rate:6.1f} tokens/s, each answer whole after"
+                f" {seconds:.2f} s at most, and at most {still:.2f} s between two pieces"
+            )
+
+    def _slow_desk(self) -> AbstractContextManager[None]:
+        return self._desk.slowed(self._given.share)
+
+    def _kill(self) -> None:
+        self._laptop.engine.send_signal(signal.SIGKILL)
+
+    def _call(self, words: str) -> None:
+        subprocess.run(shlex.split(words), check=True)
+
+
+def nothing() -> None:
+    """No fault."""
+
+
+def after(seconds: float, fault: Callable[[], None]) -> None:
+    time.sleep(seconds)
+    fault()
 
 
 def say(text: str) -> None:
     print(text, flush=True)
 
 
-async def answers(
-    node: Node, how: str, request: PlanRequest, lengths: Sequence[int], tokens: int
-) -> None:
-    """Of an answer to each prompt, print ms to the first token, as planned, and tokens per second after it."""
-    await node.master.load(request)
-    deployment, generator = await node.master.ready(request)
-    if request.prefill:
-        await eventually(node, lambda: node.master.readers.is_ready)
-    planned = deployment.planned
-    await answer(generator, planned, 64, 4)  # all code has been used once
-    for length in lengths:
-        first_s, rate = await answer(generator, planned, length, tokens)
-        reading = planned.reading
-        is_read = reading is not None and length >= reading.least_tokens
-        plan = reading.plan if reading is not None and is_read else None
-        links = node.master.measurements.links.known()
-        config, scheme, context = planned.model.config, planned.scheme, planned.context
-        shape = shape_of(config, scheme, context=context, cache=planned.cache)
-        sizes = sizes_of(config, scheme, planned.cache, shape, links, context)
-        expected = first_token_ms(sizes, planned.plan, plan, length)
-        say(f"{length:6d} tokens {how}: {1000 * first_s:7.0f} ({expected:7.0f}) {rate:6.1f}")
-
-
-async def answer(
-    generator: Generator, planned: Planned, length: int, tokens: int
-) -> tuple[float, float]:
-    """Seconds to the first token, and tokens per second after it."""
-    vocabulary = planned.model.config.vocab_size
-    prompt = [random.randrange(vocabulary) for _ in range(length)]
-    began = time.perf_counter()
-    first = last = 0.0
-    stream = generator.tokens(prompt, Sampling(), limit=tokens, usage=Usage())
-    async with aclosing(stream) as given:
-        async for _ in given:
-            last = time.perf_counter()
-            first = first or last
-    return first - began, (tokens - 1) / (last - first)
-
-
-async def together(
-    node: Node, request: PlanRequest, given: argparse.Namespace, *, replicas: int
-) -> float:
-    """Tokens per second of all clients, who each ask again as soon as they are answered."""
-    layers = (("Desk", given.layers),) if replicas == 1 else None
-    request = msgspec.structs.replace(request, replicas=replicas, layers=layers, context=1024)
-    await node.master.load(request)
-    deployment, generator = await node.master.ready(request)
-    await node.master.replicas.settled()
-
-    async def client() -> None:
-        for _ in range(2):
-            await answer(generator, deployment.planned, 48, given.tokens)
-
-    await answer(generator, deployment.planned, 48, 4)
-    began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(given.clients)))
-    return 2 * given.clients * given.tokens / (time.perf_counter() - began)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("desk")
+    parser.add_argument("laptop")
+    parser.add_argument("--prompts", default="500,2000,8000")
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--share", type=float, default=0.25)
+    parser.add_argument("--hidden", type=int, default=384)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--scheme", default="int8")
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--parts", default="reading,faults,replicas")
+    parser.add_argument("--cut", default="")
+    parser.add_argument("--heal", default="")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        bench = Bench(given, Path(folder))
+        try:
+            bench.begin()
+            for part in given.parts.split(","):
+                getattr(bench, part)()
+        finally:
+            bench.end()
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "--on":
+        on_desk(Path(sys.argv[2]), *sys.argv[3:])
+    else:
+        main()

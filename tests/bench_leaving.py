@@ -3,6 +3,8 @@
     DESK, ATTIC           commands that run another one on these computers, each as one word: "ip netns exec desk taskset -c 0"
     --prompt 3000         tokens of the prompt, about
     --layers 12  --hidden 768    of a Llama with random weights
+    --tokens 150          of the answer
+    --share 1.0           of a core that each engine has after the first tokens; root, with cgroups
     --ways pause,free     how the attic leaves: politely, or as its owner wants the memory now
 
 Two nodes of this checkout, each with one thread, have half of the layers each. In the middle of an answer the attic leaves. With
@@ -17,6 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -29,6 +34,7 @@ from potluck.api.values.schema import PlanRequest
 from potluck.launch import find
 from potluck.settings import Folders
 
+BEFORE = 10  # pieces of the answer that come before the computer leaves
 ROOT = Path(__file__).parents[1]
 WITHOUT = (
     "from potluck.cluster.master.taking_over import TakingOver as t; t.take = lambda self: None;"
@@ -73,7 +79,7 @@ def make_model(folder: Path, layers: int, hidden: int) -> Path:
         "num_attention_heads": hidden // 64,
         "num_key_value_heads": kv // 64,
         "head_dim": 64,
-        "max_position_embeddings": 8192,
+        "max_position_embeddings": 16384,
     }
     (folder / "config.json").write_text(json.dumps(config))
     random = np.random.default_rng(1)
@@ -103,7 +109,7 @@ def make_model(folder: Path, layers: int, hidden: int) -> Path:
     return folder
 
 
-def ask(home: Path, model: Path, layers: int, tokens: int) -> None:
+def ask(home: Path, model: Path, layers: int, tokens: int, limit: int) -> None:
     """Load the model in halves, and print the time of each piece of an answer."""
     client = find(Folders.of(home))
     assert client is not None
@@ -114,7 +120,7 @@ def ask(home: Path, model: Path, layers: int, tokens: int) -> None:
     words = " ".join(f"Bottle {number} stands on the wall." for number in range(tokens // 7))
     message = ChatMessage(role="user", content=words)
     asked = ChatCompletionRequest(
-        model="potluck", messages=[message], max_tokens=150, temperature=0.0, ignore_eos=True
+        model="potluck", messages=[message], max_tokens=limit, temperature=0.0, ignore_eos=True
     )
     for chunk in client.chat(asked):
         if chunk.choices:
@@ -123,7 +129,19 @@ def ask(home: Path, model: Path, layers: int, tokens: int) -> None:
             print(json.dumps({"prompt": chunk.usage.prompt_tokens}), flush=True)
 
 
-def measure(desk: Desk, attic: Computer, attic_on: str, way: str, words: list[str]) -> None:
+def slow_down(stack: ExitStack, share: float, *computers: Computer) -> None:
+    for computer in computers:
+        stack.enter_context(computer.slowed(share))
+
+
+def measure(
+    desk: Desk,
+    attic: Computer,
+    attic_on: str,
+    way: str,
+    words: list[str],
+    slow: Callable[[], None],
+) -> None:
     asking = desk.asked(*words)
     assert asking.stdout is not None
     times: list[float] = []
@@ -133,15 +151,19 @@ def measure(desk: Desk, attic: Computer, attic_on: str, way: str, words: list[st
         said = json.loads(line)
         prompt = said.get("prompt", prompt)
         times += [said["at"]] if "at" in said else []
-        if len(times) == 20 and not left:
+        if len(times) == BEFORE // 2:
+            slow()
+        if len(times) == BEFORE and not left:
             sent, left = sent_bytes(attic_on), time.monotonic()
             attic.ask(way)
     pauses = [b - a for a, b in pairwise(times) if b > left]
     usual = sorted(pauses)[len(pauses) // 2]
+    before = sorted(b - a for a, b in pairwise(times[BEFORE // 2 : BEFORE]))[BEFORE // 4]
     time.sleep(1.0)
     print(
         f"{way:6} {'with' if desk.moves else 'without':8} prompt of {prompt}: stands still for"
-        f" {max(pauses):.2f} s, else {1000 * usual:.0f} ms a piece;"
+        f" {max(pauses):.2f} s, else {1000 * before:.0f} ms a piece before it, and"
+        f" {1000 * usual:.0f} later;"
         f" the attic has sent {(sent_bytes(attic_on) - sent) / 1e6:.1f} MB",
         flush=True,
     )
@@ -155,6 +177,8 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=3000)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=768)
+    parser.add_argument("--tokens", type=int, default=150)
+    parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--ways", default="pause,free")
     given = parser.parse_args()
     for moves in (True, False):
@@ -170,8 +194,11 @@ def main() -> None:
                 started.append(attic.start("worker", "--join", token))
                 desk.wait_for("attic", "devices")
                 words = [str(model), str(given.layers), str(given.prompt)]
+                words.append(str(given.tokens))
                 for way in given.ways.split(","):
-                    measure(desk, attic, given.attic, way, words)
+                    with ExitStack() as slowed:
+                        slow = partial(slow_down, slowed, given.share, desk, attic)
+                        measure(desk, attic, given.attic, way, words, slow)
             finally:
                 for node in started:
                     node.terminate()

@@ -18,13 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 from potluck.model.shapes.table import SHAPES
 from potluck.settings import Folders, Settings, save_settings
 
 CORE = Path(__file__).parents[1] / "core"
 STARTS_S = 60.0
+CGROUPS = Path("/sys/fs/cgroup")
+LEAST_QUOTA_US, LEAST_PERIOD_US = 1_000, 20_000  # short, so that no step ends before it is slowed
 
 
 class Computer:
@@ -33,6 +39,7 @@ class Computer:
     def __init__(self, on: str, name: str, folder: Path) -> None:
         self._on, self.name, self._home = shlex.split(on), name, folder / name
         self._home.mkdir()
+        self._node: subprocess.Popen[bytes] | None = None
         file = Folders.of(self._home).settings_file
         file.parent.mkdir(parents=True)
         save_settings(file, Settings(name=name, threads=1))
@@ -47,9 +54,44 @@ class Computer:
         return [*self._on, "env", *settings, sys.executable, "-P", "-m", "potluck", *words]
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        self._node = subprocess.Popen(
             self._command(*words), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+        return self._node
+
+    @property
+    def engine(self) -> psutil.Process:
+        """The process that computes."""
+        assert self._node is not None
+        for process in psutil.Process(self._node.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if any("potluck.cluster.stage" in word for word in process.cmdline()):
+                    return process
+        raise SystemExit(f"{self.name} has no engine.")
+
+    @contextmanager
+    def slowed(self, share: float) -> Generator[None, None, None]:
+        """Let the engine have a share of a core; root, with cgroups."""
+        if share >= 1:
+            yield
+            return
+        old, process = (CGROUPS / "cpu").is_dir(), self.engine
+        group = (CGROUPS / "cpu" if old else CGROUPS) / f"potluck-bench-{process.pid}"
+        period = max(LEAST_PERIOD_US, round(LEAST_QUOTA_US / share))
+        quota = round(share * period)
+        group.mkdir()
+        try:
+            if old:
+                (group / "cpu.cfs_period_us").write_text(str(period))
+                (group / "cpu.cfs_quota_us").write_text(str(quota))
+            else:
+                (group / "cpu.max").write_text(f"{quota} {period}")
+            (group / "cgroup.procs").write_text(str(process.pid))
+            yield
+        finally:
+            with suppress(OSError):
+                (group.parent / "cgroup.procs").write_text(str(process.pid))
+                group.rmdir()
 
     def ask(self, *words: str) -> str:
         done = subprocess.run(self._command(*words), capture_output=True, text=True, check=False)

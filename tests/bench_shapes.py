@@ -2,6 +2,8 @@
 
     --shapes llama-1b,…       by the names that `potluck bench` has (default: one of each kind)
     --layers 4                the first so many layers; more are cut off, so that large models fit
+    --first 0                 the number of the first layer
+    --experts 32              of a mixture, so many; others are cut off, and a token reads as much as ever
     --scheme int4             how weights are held
     --cache full              how keys and values are
     --depths 512,4096,16384   cached tokens
@@ -37,13 +39,21 @@ LAYERS = {
     "glm-4.5-air": 3,
     "qwen3-next-80b-a3b": 4,
     "qwen3-30b-a3b": 8,
+    "deepseek-v4-flash": 4,
+    "minimax-m3": 5,
+    "glm-5.3-flash": 5,
 }
 CPU = torch.device("cpu")
+_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts")
 
 
 def make_stage(options: argparse.Namespace, shape: str, depth: int) -> Stage:
-    config = ModelConfig.from_dict(dict(SHAPES[shape]))
-    layers = range(min(options.layers or LAYERS.get(shape, 4), config.num_layers))
+    named = {
+        name: options.experts for name in _EXPERTS if name in SHAPES[shape] and options.experts
+    }
+    config = ModelConfig.from_dict({**SHAPES[shape], **named})
+    first, count = options.first, options.layers or LAYERS.get(shape, 4)
+    layers = range(first, min(first + count, config.num_layers))
     weights = random_weights(
         config, layers, embedding=False, head=False, scheme=options.scheme, device=CPU,
         cache=options.cache,
@@ -94,6 +104,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shapes", default=",".join(LAYERS))
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--experts", type=int)
     parser.add_argument("--scheme", default="int4")
     parser.add_argument("--cache", default="full")
     parser.add_argument("--depths", default="512,4096,16384")

@@ -5,11 +5,9 @@ program waits for the tray, and hides a window only if there is one. Only `isSys
 reliable.
 """
 
-import sys
 from collections.abc import Callable
 
 from PySide6.QtCore import QObject, QTimer, Signal
-from PySide6.QtGui import QIcon
 from PySide6.QtWidgets import QSystemTrayIcon
 
 from potluck.api.values.schema import ClusterState
@@ -17,7 +15,7 @@ from potluck_app import resources, wording
 from potluck_app.backend import Backend
 from potluck_app.language import said
 from potluck_app.theme import Theme
-from potluck_app.tray_icon import Mark, marked
+from potluck_app.tray_icon import Mark, icon_for
 from potluck_app.viewmodels import lending
 from potluck_app.viewmodels.going_on import sentences
 from potluck_app.viewmodels.model_card import ON_ITS_WAY
@@ -117,7 +115,7 @@ class Tray(QObject):
         self.quit = self.menu.addAction("Quit and stop sharing" if lends else "Quit")
         self.quit.triggered.connect(self.quit_requested)
         self.mark: Mark = "idle"
-        self._icon = QSystemTrayIcon(self._picture(), self)
+        self._icon = QSystemTrayIcon(icon_for(self.mark, theme.tokens), self)
         self._icon.setContextMenu(self.menu)
         self._icon.activated.connect(self._on_activated)
         theme.changed.connect(self._tint)
@@ -175,16 +173,7 @@ class Tray(QObject):
             self.open_requested.emit()
 
     def _tint(self) -> None:
-        self._icon.setIcon(self._picture())
-
-    def _picture(self) -> QIcon:
-        tokens = self._theme.tokens
-        if sys.platform != "darwin":
-            return marked(resources.app_icon(), self.mark, tokens)
-        plain = resources.icon("tray", "#000000", 22)  # macOS gives it the colour of its menu bar
-        mask = marked(plain, self.mark, tokens, is_mask=True)
-        mask.setIsMask(True)
-        return mask
+        self._icon.setIcon(icon_for(self.mark, self._theme.tokens))
 
 
 def mark_of(state: ClusterState | None, *, is_lost: bool) -> Mark:

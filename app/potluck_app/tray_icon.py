@@ -1,16 +1,33 @@
 """The icon in the tray: that of the program, with a mark for what this computer does."""
 
+import sys
 from typing import Literal, TypeAlias
 
 from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 
+from potluck_app import resources
 from potluck_app.tokens import Tokens
 
 Mark: TypeAlias = Literal["idle", "busy", "paused", "error"]
 
 _SIZES = (16, 22, 24, 32, 48, 64)  # of the trays that there are, also on dense screens
 _PART = 0.58  # of the width of the icon: a mark has to be seen at 16 pixels
+
+
+def icon_for(mark: Mark, tokens: Tokens, *, system: str = sys.platform) -> QIcon:
+    """Return what the tray shows.
+
+    Args:
+        mark: what this computer does.
+        tokens: the colours.
+        system: as in `sys.platform`. macOS gives the shape of it the colour of its menu bar.
+    """
+    if system != "darwin":
+        return marked(resources.app_icon(), mark, tokens)
+    mask = marked(resources.icon("tray", "#000000", 22), mark, tokens, is_mask=True)
+    mask.setIsMask(True)
+    return mask
 
 
 def marked(icon: QIcon, mark: Mark, tokens: Tokens, *, is_mask: bool = False) -> QIcon:

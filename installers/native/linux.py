@@ -1,4 +1,4 @@
-"""Packages for Linux: a .deb for a computer, and a .tar.xz for a user."""
+"""Packages for Linux: a .deb for a computer, and a .tar.xz for a user, whose folder the AppImage has, too."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _DESCRIPTION = """\
 """
 
 
-def tarball(made: Path, out: Path, *, level: int = archives.LEVEL) -> Path:
-    """Write the .tar.xz, which a user unpacks anywhere and installs by its `install.sh`."""
+def for_a_user(made: Path, out: Path) -> Path:
+    """Make the folder of what a user installs by its `install.sh`."""
     folder = _empty(out / "work" / "tarball")
     _hard_copy(made, folder / "tree")
     tree.write_info(folder / "tree", kind="tar")
@@ -33,6 +33,11 @@ def tarball(made: Path, out: Path, *, level: int = archives.LEVEL) -> Path:
         launchers.copy(name, folder / name, executable=True)
     for name in ("potluck.desktop", "potluck-mime.xml"):
         launchers.copy(name, folder / name)
+    return folder
+
+
+def tarball(folder: Path, out: Path, *, level: int = archives.LEVEL) -> Path:
+    """Write the .tar.xz, which a user unpacks anywhere."""
     archive = out / package_name("linux", ".tar.xz")
     name = archive.name.removesuffix(".tar.xz")
     return archives.pack(folder, archive, name=name, seconds=epoch(), level=level)

@@ -7,9 +7,7 @@ made for the try and that no other package believes, so that packages of a relea
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -19,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sealing import key_text, seal
 
 from native import archives, tree
-from native.project import BuildError, machine
+from native.project import machine
+from native.renumbering import recompile, renumber, site_packages
 from potluck.update.envelope import RELEASE_TYPE
 from potluck.update.freshness import DAY_S
 from potluck.update.release import Package, Release
@@ -65,36 +64,20 @@ class TrialReleases:
 
     def _pack(self, version: str) -> Path:
         """Pack the tree as a version; the one that is broken is packed last, since it stays so."""
-        site = next((self._base / "tree" / "python" / "lib").glob("python3*/site-packages"))
-        module = site / "potluck" / "__init__.py"
-        text, count = re.subn(
-            r'(?m)^__version__ = ".*"$', f'__version__ = "{version}"', module.read_text("utf-8")
-        )
-        if count != 1:
-            raise BuildError(f"{module} has no __version__.")
-        module.write_text(text, encoding="utf-8")
-        changed = [module]
+        made = self._base / "tree"
+        renumber(made, version)
         if version == self.broken:
-            changed.append(site / "potluck" / "cluster" / "serving.py")
-            changed[-1].write_text(changed[-1].read_text("utf-8") + _FAILS, encoding="utf-8")
-        self._compile(changed)
-        self._write_info(version)
+            serving = site_packages(made) / "potluck" / "cluster" / "serving.py"
+            serving.write_text(serving.read_text("utf-8") + _FAILS, encoding="utf-8")
+            recompile(made, [serving])
+        self._write_updates(made / tree.INFO)
         name = f"potluck-{version}-linux-{machine()}"
         return archives.pack(
             self._base, self.folder / f"{name}.tar.xz", name=name, seconds=0, level=0
         )
 
-    def _compile(self, modules: list[Path]) -> None:
-        """Compile with the Python of the tree, which compares no bytecode with its source."""
-        python = self._base / "tree" / "python" / "bin" / "python3"
-        mode = "py_compile.PycInvalidationMode.UNCHECKED_HASH"
-        code = f"import py_compile, sys\nfor each in sys.argv[1:]: py_compile.compile(each, doraise=True, invalidation_mode={mode})"
-        subprocess.run([python, "-I", "-c", code, *modules], check=True)
-
-    def _write_info(self, version: str) -> None:
-        file = self._base / "tree" / tree.INFO
+    def _write_updates(self, file: Path) -> None:
         info = json.loads(file.read_text("utf-8"))
-        info["version"] = version
         key = key_text(self._key.public_key())
         info["updates"] = {"index": f"{self._url}/{_LIST}", "keys": [key]}
         file.write_text(json.dumps(info), encoding="utf-8")

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from PySide6.QtCore import QObject
+from PySide6.QtGui import QColor
 from PySide6.QtWidgets import QSystemTrayIcon
 from pytestqt.qtbot import QtBot
 from scripted_window import ScriptedBackend, home
@@ -12,7 +13,7 @@ from potluck.api.values.schema import Listener, RoleRequest
 from potluck_app import resources
 from potluck_app.theme import Theme
 from potluck_app.tray import Tray, TrayWaiter
-from potluck_app.tray_icon import Mark, marked
+from potluck_app.tray_icon import Mark, icon_for, marked
 
 pytestmark = pytest.mark.qt
 
@@ -107,6 +108,17 @@ def test_a_mark_can_be_seen_in_the_smallest_tray(theme: Theme, mark: Mark) -> No
 
     changed = sum(before.pixel(x, y) != after.pixel(x, y) for x in range(16) for y in range(16))
     assert 30 < changed < 130  # of 256: the mark, and most of the icon is left
+
+
+@pytest.mark.parametrize("mark", ["idle", "busy", "paused", "error"])
+def test_macos_gets_a_shape_that_it_colours_itself(theme: Theme, mark: Mark) -> None:
+    shape = icon_for(mark, theme.tokens, system="darwin")
+
+    assert shape.isMask()
+    assert not icon_for(mark, theme.tokens, system="linux").isMask()
+    seen = shape.pixmap(22, 22).toImage()
+    inks = {QColor.fromRgba(seen.pixel(x, y)).name() for x in range(22) for y in range(22)}
+    assert inks == {"#000000"}
 
 
 def test_open_and_quit_are_asked_for(tray: Tray, qtbot: QtBot) -> None:

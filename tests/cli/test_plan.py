@@ -37,7 +37,7 @@ def test_what_was_asked_for_reaches_the_planner(
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path)
     words = ["--scheme", "bf16", "--layers", "my=pc=2, there=4", "--workers", "1", "--context", "9"]
-    words += ["--prefill", "my=pc, attic", "--pictures", "the den"]
+    words += ["--prefill", "my=pc, attic", "--pictures", "the den", "--prompt", "8"]
     (tmp_path / "tiny.gguf").touch()
 
     potluck("plan", "--model", "model", *words)
@@ -53,6 +53,7 @@ def test_what_was_asked_for_reaches_the_planner(
             pictures="the den",
             workers=1,
             context=9,
+            prompt=8,
         ),
         schema.PlanRequest(model=str(tmp_path / "tiny.gguf")),
         schema.PlanRequest(model="Qwen/Qwen3-8B"),

@@ -39,13 +39,14 @@ SLOW: list[tuple[str, bool, Scheme, Cache]] = [
     ("deepseek 2 lite", True, "f32", "int8"),
     ("glm 5.2", True, "f32", "full"),
     ("kimi linear", True, "int8", "full"),
+    ("glm 5.3, text of a model with pictures", True, "f32", "full"),
+    ("minimax m3, text of a model with pictures", True, "int4", "int8"),
 ]
 # Shorter texts, for what is cached and seen as in one of those above, or chosen by torch, which has no panels.
 SHORTER: list[tuple[str, bool, Scheme, Cache]] = [
     ("qwen 4, n-grams", True, "int4", "full"),
     ("deepseek 4", True, "int4", "int8"),
     ("gemma 4 e2b", True, "int8", "int8"),
-    ("glm 5.3, text of a model with pictures", True, "f32", "full"),
     ("qwen 3 moe, some layers, odd", True, "int4-offset", "full"),
     ("qwen 3 next, odd", False, "f32", "int8"),
     ("qwen 3 next, odd", False, "int4", "full"),
@@ -56,8 +57,7 @@ FAMILIES = [
     "nemotron h, narrow experts", "nemotron h, dense, biases", "lfm 2 moe", "apertus", "command a+",
     "falcon h1", "falcon h1, normed", "starcoder 2", "phi 3.5 moe", "kolibri 1",
     "gemma 4, embeddings of layers alone", "gemma 4, experts", "gemma 2, one key head, odd", "laguna",
-    "minimax m3, text of a model with pictures", "muse glimmer, text of a model with pictures",
-    "step 3.7, text of a model with pictures",
+    "muse glimmer, text of a model with pictures", "step 3.7, text of a model with pictures",
 ]  # fmt: skip
 # Each family in one of the schemes: what a layer computes and how its matrices are held are written apart.
 SCHEMES: list[Scheme] = [*PACKED_SCHEMES, "f32"]

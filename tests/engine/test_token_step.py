@@ -45,9 +45,10 @@ def run(
     *,
     session: SessionId = SESSION,
     sampling: Sampling | None = GREEDY,
+    ids: Tensor | None = None,
 ) -> Output:
     return stage.forward(
-        session, inputs, epoch=1, step=position, position=position, sampling=sampling
+        session, inputs, epoch=1, step=position, position=position, sampling=sampling, ids=ids
     )
 
 
@@ -96,6 +97,34 @@ def test_tokens_through_stages_are_those_with_torch(
 
         assert torch.equal(hidden, slow_hidden)
         assert chosen == slowly_chosen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "deepseek 4",
+        "glm 5.3, text of a model with pictures",
+        "minimax m3, text of a model with pictures",
+    ],
+)
+def test_tokens_that_choose_what_they_see_need_no_torch(tmp_path: Path, variant: str) -> None:
+    """Residual streams, and experts by a token's id, on both sides of a cut."""
+    reference = make_model(variant, tmp_path, changes=whole_blocks(variant))
+    stages = [reference.stage(0, 2, scheme="int4"), reference.stage(2, scheme="int4")]
+    ids, slow = reference.prompt(40), [slowly(stage) for stage in stages]
+    for stage in (*stages, *slow):
+        stage.open(SESSION, epoch=1)
+
+    assert all(map(has_token_steps, stages))
+    for start, count in ((0, 24), *((position, 1) for position in range(24, 40))):
+        some = ids[start : start + count]
+        known = some if stages[0].sends_ids else None
+        outputs = list[Output]()
+        for first, last in (stages, slow):
+            hidden = hidden_of(run(first, some, start))
+            outputs.append(run(last, hidden, start, ids=known))
+        assert outputs[0] == outputs[1]
 
 
 def test_layers_of_two_kinds_of_angles_are_those_with_torch(tmp_path: Path) -> None:

@@ -69,6 +69,21 @@ def test_a_package_that_starts_passes(tmp_path: Path, artifacts: ModuleType) -> 
     assert artifacts.main(["smoke", str(folder)]) == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a package for Linux")
+def test_an_appimage_unpacks_itself_also_one_that_was_downloaded(
+    tmp_path: Path, artifacts: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unpacked = "squashfs-root/package/tree/bin"
+    package = tmp_path / "potluck-0-linux-x86_64.AppImage"
+    package.write_text(
+        f'#!/bin/sh\n[ "$1" = --appimage-extract ] && mkdir -p {unpacked} &&'
+        f" printf '#!/bin/sh\\nexit 3\\n' >{unpacked}/potluck && chmod +x {unpacked}/potluck\n"
+    )
+
+    assert artifacts.main(["smoke", str(tmp_path)]) == 1
+    assert f"{package.name} --version:" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="packages for Linux")
 @pytest.mark.parametrize(
     ("command", "why"),

@@ -6,7 +6,7 @@ import engine_lock
 import httpx
 import pytest
 from packaging.requirements import Requirement
-from tiny_wheels import make_wheels, wheel_of, zip_wheel
+from tiny_wheels import TORCH, make_wheels, wheel_of, zip_wheel
 from wheel_server import WheelServer, serving
 
 from potluck.runtime.lock import read_lock
@@ -50,6 +50,29 @@ def test_a_build_for_another_gpu_is_not_listed(tmp_path: Path) -> None:
         lacking = lock(server, "cuda")
 
     assert "no torch for cuda (there is one for cpu)" in lacking
+
+
+def test_what_rocm_needs_comes_from_the_index_of_its_torch(tmp_path: Path) -> None:
+    version, (_, sympy) = "2.13.0+rocm7.2", make_wheels(tmp_path)
+    needs = ["triton-rocm==3.7", "sympy"]
+    torch = zip_wheel(
+        tmp_path / f"torch-{version}-py3-none-any.whl", TORCH, version=version, requires=needs
+    )
+    name = "triton_rocm-3.7-py3-none-any.whl"
+    triton = zip_wheel(tmp_path / name, {}, name="triton_rocm", version="3.7")
+    with (
+        serving(served(torch, triton)) as torchs,
+        serving(served(sympy)) as pypi,
+        httpx.Client() as client,
+    ):
+        asked = f"{pypi.address}/simple", f"{torchs.address}/simple"
+        indexes = engine_lock.Indexes(client, *asked)
+        found, lacking = engine_lock.resolve("rocm", ["2.13.0"], indexes, ())
+        read = read_lock(engine_lock.write("rocm", found, indexes).encode())
+
+    assert not lacking
+    assert read.variant == "rocm"
+    assert {wheel.name for wheel in read.wheels()} == {"torch", "triton-rocm", "sympy"}
 
 
 def test_what_an_index_lacks_is_named(tmp_path: Path) -> None:

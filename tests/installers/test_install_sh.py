@@ -114,3 +114,24 @@ def test_what_was_installed_in_a_folder_with_a_space_is_removed(
     assert done.returncode == 0, done.stderr
     assert not target.exists()
     assert not list((tmp_path / "home").rglob("potluck*"))
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_the_tree_takes_no_second_room_where_links_can_be_made(
+    unpacked: Path, tmp_path: Path, links: bool
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    if not links:  # as between two disks
+        real = shutil.which("cp")
+        refusing = f'#!/bin/sh\ncase "$1" in -Rl) exit 1 ;; esac\nexec {real} "$@"\n'
+        (programs / "cp").write_text(refusing)
+        (programs / "cp").chmod(0o755)
+
+    done = run(tmp_path, unpacked / "install.sh", str(tmp_path / "there"), path=f"{programs}:")
+
+    assert done.returncode == 0, done.stderr
+    file = tmp_path / "there/tree/potluck.json"
+    assert file.samefile(unpacked / "tree/potluck.json") is links
+    shutil.rmtree(unpacked)
+    assert file.read_text() == "{}"

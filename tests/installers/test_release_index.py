@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     """The packages of this version, and what lies beside them."""
     for name in (
         f"potluck-{version()}-linux-x86_64.tar.xz",
+        f"potluck-{version()}-linux-x86_64.AppImage",  # what it installs is updated by the .tar.xz
         f"potluck-{version()}-macos-aarch64.dmg",
         f"potluck-{version()}-windows-x86_64.exe",
         f"potluck_{version()}_arm64.deb",

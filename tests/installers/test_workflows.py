@@ -88,6 +88,7 @@ def test_what_is_built_is_uploaded_and_nothing_else() -> None:
     packages = [
         linux.deb_name(),
         package_name("linux", ".tar.xz"),
+        package_name("linux", ".AppImage"),
         package_name("macos", ".dmg"),
         package_name("windows", ".exe"),
     ]

@@ -23,6 +23,9 @@ PARAMETERS = {  # in billions, as their makers say
     "llama-4-scout": 107.8,
     "qwen3.8-flash-next": 177,
     "nemotron-3-nano-30b-a3b": 31.6,
+    "deepseek-v4-flash": 284,
+    "minimax-m3": 426,  # its text
+    "glm-5.3-flash": 313,  # likewise
     "gemma-4-e2b": 4.63,  # 2.3 without its table
     "gemma-4-26b-a4b": 25.2,
     "gemma-4-31b": 30.7,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from potluck.errors import InvalidLayersError, NotEnoughMemoryError
-from potluck.plan.apart import Reading, Sizes, first_token_ms, plan_apart, reading_beside
+from potluck.plan.apart import Reading, Sizes, first_token_ms, plan_apart, reading_beside, told_ms
 from potluck.plan.cost import DeviceCost, LinkCost, Links, ModelShape
 from potluck.plan.placement import make_plan
 from potluck.plan.stages import Plan
@@ -195,6 +195,45 @@ def test_a_prompt_whose_cache_is_too_large_is_read_where_it_is_answered(
     assert reading is not None
     assert reading.most_tokens == 4000
     assert "more than 4,000 tokens" in reading.explanation
+
+
+def test_a_model_whose_usual_prompt_is_too_large_to_be_moved_gets_no_reader(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    _, reading = planned(replace(sizes, most_bytes=75_000_000), home)  # 1,500 tokens
+    assert reading is None
+
+
+@pytest.mark.parametrize(
+    "cost", [{"context": 512}, {"most_bytes": 500 * 50_000}], ids=["context", "bytes"]
+)
+def test_a_copy_of_the_model_that_could_never_read_a_prompt_is_refused(
+    sizes: Sizes, home: list[DeviceCost], cost: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidLayersError, match="PC would have nothing to read"):
+        planned(replace(sizes, **cost), home, "PC")
+
+
+def test_people_are_told_of_the_prompt_that_they_ask_about(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    for prompt, told in ((7000, 7000), (100, 2000)):
+        asked = replace(sizes, prompt=prompt)
+        plan, reading = planned(asked, home)
+        assert reading is not None
+        assert f"first token of a prompt of {told:,} tokens" in reading.explanation
+        reader = reading.plan if prompt == told else None
+        assert told_ms(asked, plan, reading) == first_token_ms(sizes, plan, reader, prompt)
+
+
+def test_prompts_with_pictures_are_said_to_be_read_where_they_are_answered(
+    sizes: Sizes, home: list[DeviceCost]
+) -> None:
+    for tokens in (0, 256):
+        shape = replace(sizes.shape, picture_tokens=tokens)
+        _, reading = planned(replace(sizes, shape=shape), home, "PC")
+        assert reading is not None
+        assert ("So are those with pictures." in reading.explanation) == bool(tokens)
 
 
 def test_the_link_sets_the_pace_of_a_long_prompt(sizes: Sizes, home: list[DeviceCost]) -> None:

@@ -11,7 +11,9 @@ from potluck.runtime.choice import Machine, choose, locks_folder, read_locks
 from potluck.runtime.lock import Environment, read_lock
 
 
-def machine(system="Linux", processor="x86_64", *, gpus=None, python=(3, 12), glibc=39) -> Machine:
+def machine(
+    system="Linux", processor="x86_64", *, gpus=None, amd=(), python=(3, 12), glibc=39
+) -> Machine:
     platforms = {
         "Linux": [f"manylinux_2_{minor}_{processor}" for minor in range(glibc, 4, -1)]
         + [f"manylinux2014_{processor}"],
@@ -34,6 +36,7 @@ def machine(system="Linux", processor="x86_64", *, gpus=None, python=(3, 12), gl
         system=system,
         processor=processor,
         gpus=gpus,
+        amd=amd,
         environment=Environment(markers=markers, tags=tags),
     )
 
@@ -152,6 +155,27 @@ def test_a_gpu_without_a_listed_build_is_told_of() -> None:
 
     assert choice.variant == "cpu"
     assert "lists no PyTorch with CUDA" in choice.note
+
+
+def test_an_amd_gpu_that_could_compute_is_told_of_and_uses_rocm_once_it_is_listed(tmp_path) -> None:
+    listed = read_lock(lock_text(make_wheels(tmp_path), variant="rocm").encode())
+    with_gpu = machine(amd=("gfx1036", "gfx1101"), python=(3, 13))
+
+    assert "lists no PyTorch with ROCm" in choose(LOCKS, with_gpu).note
+    choice = choose({**LOCKS, "rocm": listed}, with_gpu)
+    assert (choice.variant, choice.note) == ("rocm", "")
+
+
+def test_rocm_is_not_for_a_gpu_that_it_is_not_built_for_nor_beside_a_new_one_of_nvidia(
+    tmp_path,
+) -> None:
+    listed = read_lock(lock_text(make_wheels(tmp_path), variant="rocm").encode())
+    locks = {**LOCKS, "rocm": listed}
+
+    unknown = choose(locks, machine(amd=("gfx1036",), python=(3, 13)))
+    assert (unknown.variant, unknown.note) == ("cpu", "")
+    assert choose(locks, machine(gpus=NEW_DRIVER, amd=("gfx1101",))).variant == "cuda"
+    assert choose(locks, machine(gpus=OLD_DRIVER, amd=("gfx1101",))).note == ""
 
 
 def test_an_old_linux_has_no_wheel() -> None:

@@ -59,6 +59,7 @@ PLAN = schema.PlanView(
             predicted_ms=0.5,
         ),
     ),
+    first_token_ms=900.0,
     predicted_tokens_per_s=120.0,
     alone={"here": 80.0, "there": None},
     explanation="Both computers together are faster than either alone.",

@@ -42,6 +42,7 @@ class FakeChain:
         self.moved: int | None = None  # so many tokens come of these at most
         self.expected: list[ExpectCache] = []
         self.forgets = 0  # how often what is left of the plan before was given back
+        self.has_no_room = False  # for what it is to take over
         self.never_takes = False  # what it is to take over never comes
         self.closed: list[str] = []
         self.attached: int | None = None
@@ -79,7 +80,10 @@ class FakeChain:
             case ExpectCache():
                 self.expected.append(message)
                 assert message.position == len(self.caches[message.session])
-                self._say_where(message, message.position)
+                if self.has_no_room:
+                    self._refuse(message, "out_of_memory")
+                else:
+                    self._say_where(message, message.position)
             case SendCache():
                 pass
             case TakeCache():
@@ -96,17 +100,7 @@ class FakeChain:
             return
         if cache is None or message.position != len(cache):
             kind = "unknown_session" if cache is None else "need_replay"
-            asyncio.get_running_loop().call_soon(
-                self.report,
-                StepFailed(
-                    epoch=message.epoch,
-                    session=message.session,
-                    step=message.step,
-                    kind=kind,
-                    message="the cache is not there",
-                    position=None if cache is None else len(cache),
-                ),
-            )
+            self._refuse(message, kind, position=None if cache is None else len(cache))
             return
         cache.extend(self.cached(struct.unpack(f"<{message.tensor.shape[0]}i", payload)))
         self._make_room(message.session)
@@ -120,6 +114,19 @@ class FakeChain:
                 compute_ms=(1.0,),
             )
         )
+
+    def _refuse(
+        self, message: Forward | ExpectCache, kind: str, *, position: int | None = None
+    ) -> None:
+        failure = StepFailed(
+            epoch=message.epoch,
+            session=message.session,
+            step=message.step,
+            kind=kind,
+            message="the cache is not there",
+            position=position,
+        )
+        asyncio.get_running_loop().call_soon(self.report, failure)
 
     def _restore(self, message: RestoreSession) -> None:
         """Take over what is kept, if it is whole in the prompt, as the only one of its stages that has so much."""

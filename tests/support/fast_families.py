@@ -46,13 +46,13 @@ GENERATED = (
     "apertus",
     "starcoder 2",
     "phi 3.5 moe",
+    "glm 5.3, text of a model with pictures",
+    "deepseek 4",
 )
 # With these, every value of every field of a layer's specification, and every name of a tensor (likewise).
 SPECIFIED = (
     *GENERATED,
     "granite 4, dense, groups, rope",
-    "glm 5.3, text of a model with pictures",
-    "deepseek 4",
     "phi 2",
     "qwen 4, n-grams",
     "ernie 4.5 moe",
@@ -64,6 +64,7 @@ SPECIFIED = (
     "trinity",
     "flint",
     "a.x k1",
+    "lfm 3",
 )
 
 

@@ -28,6 +28,7 @@ PLAN_JSON = {
         },
     ],
     "predicted_tokens_per_s": 120.0,
+    "first_token_ms": 900.0,
     "alone": {"here": 80.0, "there": None},
     "explanation": PLAN.explanation,
     "readers": [],

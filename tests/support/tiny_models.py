@@ -251,12 +251,16 @@ def whole_blocks(variant: str) -> dict[str, Any]:
     changes: dict[str, Any] = {} if has_fixed_heads(variant) else {"hidden_size": 64}
     if "head_dim" in fields:
         changes["head_dim"] = 16
+    if "index_block_size" in fields:
+        changes["index_head_dim"] = 16
     if "moe_intermediate_size" in fields:
         changes["moe_intermediate_size"] = 32
     if "shared_expert_intermediate_size" in fields:
         changes["shared_expert_intermediate_size"] = 48
     if "shared_intermediate_size" in fields:
         changes["shared_intermediate_size"] = 48
+    if "dense_intermediate_size" in fields:
+        changes["dense_intermediate_size"] = 80
     if "intermediate_size_mlp" in fields:
         changes["intermediate_size_mlp"] = 96
     if "linear_value_head_dim" in fields:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from potluck.system.commands import Ask
-from potluck.system.graphics import NO_MPS, Gpu, find_gpus, hiding
+from potluck.system.graphics import NO_MPS, Gpu, amd_targets, find_gpus, hiding
 
 FIRST = "GPU-8f3c2b1a-0000-1111-2222-333344445555"
 SECOND = "GPU-01234567-89ab-cdef-0123-456789abcdef"
@@ -62,6 +62,7 @@ def test_amds_driver_lists_processors_too_which_are_left_out(tmp_path: Path) -> 
     (tmp_path / "11").mkdir()  # without facts
 
     assert found(nodes=tmp_path) == AMD
+    assert amd_targets(tmp_path) == ("gfx1101", "gfx90a")
 
 
 def test_apples_gpu_is_that_of_its_processor() -> None:

@@ -4,7 +4,7 @@ from functools import partial
 
 from potluck.cli.commands import Add, add_command
 from potluck.cli.library_commands import add_key_commands, add_library_commands, add_upkeep_commands
-from potluck.cli.options import add_bench, add_json, add_model, add_sampling
+from potluck.cli.options import add_bench, add_count, add_json, add_model, add_sampling
 from potluck.cli.values import number
 
 
@@ -51,6 +51,8 @@ def _plan(add: Add) -> None:
         "potluck plan --model ~/models/Qwen3-8B",
         "potluck plan --layers desktop=20,laptop=12",
     )
+    told = "also say when the answer begins to a prompt of so many tokens"
+    add_count(plan, "--prompt", 1 << 20, told)
     add_model(plan)
     add_json(plan)
 

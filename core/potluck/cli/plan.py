@@ -32,6 +32,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     scheme: Scheme
     stages: tuple[PlannedStage, ...]
     predicted_tokens_per_s: float
+    first_token_ms: float  # after the prompt that was asked about, or a usual one
     alone: dict[str, float | None]
     explanation: str
     readers: tuple[PlannedStage, ...] = ()  # who reads long prompts for these stages
@@ -41,7 +42,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 def plan(options: argparse.Namespace) -> int:
     """Print which computer would compute which layers."""
     client, _ = open_client(options)
-    made = client.plan(plan_request(options))
+    request = msgspec.structs.replace(plan_request(options), prompt=options.prompt)
+    made = client.plan(request)
     if options.json:
         put_json(planned(made))
     else:

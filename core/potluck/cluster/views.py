@@ -16,6 +16,7 @@ from potluck.cluster.master.loader import DEPLOYING, LoadState
 from potluck.cluster.master.master import Master
 from potluck.cluster.master.planned import Planned
 from potluck.cluster.master.stage_deployment import StageDeployment
+from potluck.plan.explanation import seconds
 from potluck.plan.replicas import explain_replicas
 from potluck.plan.stages import Plan
 
@@ -60,6 +61,7 @@ def plan_view(
         replicas=tuple(_stages(planned.of_replica(other)) for other in others),
         readers=() if planned.of_readers is None else _stages(planned.of_readers),
         predicted_tokens_per_s=plan.predicted_tokens_per_s,
+        first_token_ms=planned.first_token_ms,
         alone={planned.names[node]: rate for node, rate in plan.alone.items()},
         explanation="\n".join(
             filter(
@@ -69,6 +71,7 @@ def plan_view(
                     plan.explanation,
                     *(other.explanation for other in others),
                     reads,
+                    _answers(planned),
                     views,
                     planned.note,
                     *planned.warnings,
@@ -79,6 +82,14 @@ def plan_view(
         users=sum(one.users for one in (plan, *others)),
         users_tokens_per_s=sum(one.users_tokens_per_s for one in (plan, *others)),
     )
+
+
+def _answers(planned: Planned) -> str:
+    """When the answer begins to the prompt that was asked about, unless it is said with who reads it."""
+    prompt, reading = planned.prompt, planned.reading
+    if prompt is None or (reading is not None and reading.takes(prompt)):
+        return ""
+    return f"First token of a prompt of {prompt:,} tokens after {seconds(planned.first_token_ms)}."
 
 
 def _groups(plan: Plan, names: Sequence[str]) -> list[str]:

@@ -14,7 +14,9 @@ from potluck.engine.caches.session_cache import SessionCache
 from potluck.engine.generated.run import GeneratedRun
 from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.decoding.ends import EmbeddingLookup, Head
+from potluck.engine.kernels.decoding.streams_kernel import StreamShape, has_stream_kernels
 from potluck.engine.kernels.layout import GROUP, groups_of
+from potluck.engine.layers.balanced_streams import BalancedEnd
 from potluck.engine.layers.blocks import Run
 from potluck.engine.layers.carried import FirstNorm
 from potluck.engine.layers.linear import Linear, PackedEmbedding, PackedLinear
@@ -42,8 +44,13 @@ class TokenStep:
         self._table = next((run.table for run in runs if run.table is not None), None)
         carried, width = config.carried, config.width
         self._shape = (1, width)
-        # Of the first embedding, which goes along behind the hidden states that it is.
-        self._copied = 4 * (0 if carried is None else carried.embedding_size)
+        # Of the first embedding: all streams begin with it, or it goes along behind the hidden states that it is.
+        size, count = config.hidden_size, 1
+        if carried is not None:
+            size, count = carried.embedding_size, 2
+        elif config.streams is not None:
+            count = config.streams.count
+        self._copies = [slice(4 * size * n, 4 * size * (n + 1)) for n in range(count)]
         # Whole groups, since an embedding lookup writes these.
         self._memory = torch.zeros(groups_of(width) * GROUP)
         self._hidden = self._memory.data_ptr()
@@ -68,14 +75,16 @@ class TokenStep:
         if self._embedding is not None:
             token = inputs.number
             self._embedding(token, self._hidden)
-            self._bytes[self._copied : 2 * self._copied] = self._bytes[: self._copied]
+            first, *others = self._copies
+            for one in others:
+                self._bytes[one] = self._bytes[first]
         else:
             self._read(inputs)
         angles = [rotary.addresses(position - lag) for rotary in rotaries]
         row = None if self._table is None or token is None else self._table.row(token)
         place = 0 if row is None else row.data_ptr()
         for run in self._runs:
-            run.step(self._hidden, cache, position, angles, exchange, place)
+            run.step(self._hidden, cache, position, angles, exchange, place, token or 0)
 
     @property
     def hidden(self) -> Activations:
@@ -105,8 +114,7 @@ class TokenStep:
 def make_token_step(weights: StageWeights) -> TokenStep | None:
     """Make the step of this stage; None if a token needs torch's operators."""
     runs = _generated(weights.runs)
-    has_streams = weights.config.streams is not None
-    if runs is None or weights.dtype != torch.float32 or has_streams:
+    if runs is None or weights.dtype != torch.float32:
         return None
     if weights.follows is not None or weights.next_follows is not None:
         return None  # what is chosen comes and goes with hidden states
@@ -138,7 +146,15 @@ def _kernels(linear: Linear | None) -> GeneratedKernels | None:
 
 
 def _head(kernels: GeneratedKernels, norm: FinalNorm | None, lm_head: Linear) -> Head | None:
+    streams = mix = None
+    if isinstance(norm, BalancedEnd):
+        if not has_stream_kernels(norm.streams):
+            return None
+        streams, mix, norm = StreamShape.of(norm.streams), norm.mix, norm.norm
     norm = norm.norm if isinstance(norm, FirstNorm) else norm
     if not isinstance(lm_head, PackedLinear) or not isinstance(norm, RmsNorm):
         return None
-    return Head(kernels, norm.weight, norm.eps, lm_head.weight, norm.kind, lm_head.bias)
+    return Head(
+        kernels, norm.weight, norm.eps, lm_head.weight, norm.kind, lm_head.bias,
+        streams, mix and mix.tensors,
+    )  # fmt: skip

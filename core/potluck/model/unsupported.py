@@ -40,7 +40,6 @@ UNSUPPORTED: Mapping[str, Missing] = {
     "MambaForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "Mamba2ForCausalLM": Missing(_STATE_SPACE, _HYBRID),
     "RwkvForCausalLM": Missing("layers with a recurrent state (RWKV)", _LLAMA),
-    "Lfm3ForCausalLM": Missing("a gate for each head of attention", "Lfm2ForCausalLM"),
     "Gemma3nForCausalLM": Missing(_ALTERNATING, "Gemma4ForCausalLM"),
     "Gemma3nForConditionalGeneration": Missing(_ALTERNATING, "Gemma4ForCausalLM"),
     "BailingHybridForCausalLM": Missing(

@@ -40,6 +40,7 @@ class Sizes:
     measured_tokens: int  # of the chunk that `DeviceCost.prefill_ms` was measured with
     context: int
     most_bytes: int  # of a cache that may be moved
+    prompt: int | None = None  # tokens of the prompt that people are told of; None: a usual one
     is_int8: bool = False  # whether processors keep caches in 8 bits; GPUs do not
 
 
@@ -58,6 +59,10 @@ class Reading:
     least_tokens: int
     most_tokens: int
     explanation: str
+
+    def takes(self, tokens: int) -> bool:
+        """Whether a prompt with so many tokens, all of them new, is read there."""
+        return self.least_tokens <= tokens <= self.most_tokens
 
 
 class Answering(Protocol):
@@ -136,6 +141,12 @@ def _read_by(
             f"{_names(reader)} cannot read for {_names(plan)}: with --cache int8, processors and GPUs"
             " keep what was read in different forms. Leave --cache out."
         )
+    if min(_most_tokens(sizes), sizes.context - 1) < LEAST_TOKENS:
+        raise InvalidLayersError(
+            f"{_names(reader)} would have nothing to read: prompts with fewer than {LEAST_TOKENS} tokens are read"
+            " where they are answered, and longer ones are beyond the context, or their cache is too large to be"
+            " moved. Give a larger --context, or leave --prefill out."
+        )
     return plan, _reading(sizes, plan, reader, least=LEAST_TOKENS)
 
 
@@ -183,6 +194,8 @@ def _best_reading(
 def answer_ms(sizes: Sizes, plan: Plan, reading: Plan | None) -> float:
     """The time of a usual answer to a usual prompt."""
     prompt = min(USUAL_PROMPT, sizes.context // 2)
+    if prompt > _most_tokens(sizes):
+        reading = None
     token_ms = token_after_ms(sizes.shape, plan, prompt)
     return first_token_ms(sizes, plan, reading, prompt) + USUAL_ANSWER * token_ms
 
@@ -199,6 +212,13 @@ def first_token_ms(sizes: Sizes, plan: Plan, reading: Plan | None, tokens: int) 
     moving, last = (_moving_ms(sizes, plan, reading, n) for n in (tokens, min(tokens, chunk)))
     first = computing * min(1.0, chunk / max(1, tokens))  # nothing moves before it
     return max(computing + last, first + moving) + token_after_ms(sizes.shape, plan, tokens)
+
+
+def told_ms(sizes: Sizes, plan: Plan, reading: Reading | None) -> float:
+    """The time to the first token of an answer to the prompt that people are told of."""
+    prompt = sizes.prompt or min(USUAL_PROMPT, sizes.context // 2)
+    reader = reading.plan if reading is not None and reading.takes(prompt) else None
+    return first_token_ms(sizes, plan, reader, prompt)
 
 
 def _prefill_ms(sizes: Sizes, plan: Plan, tokens: int) -> float:
@@ -272,7 +292,9 @@ def _reading(sizes: Sizes, plan: Plan, reading: Plan, *, least: int | None) -> R
             if first_token_ms(sizes, plan, reading, n) < first_token_ms(sizes, plan, None, n)
         )
         least = next(gains, LEAST_TOKENS)
-    prompt = max(least, min(USUAL_PROMPT, most, sizes.context // 2))
+    prompt = sizes.prompt
+    if prompt is None or not least <= prompt <= most:
+        prompt = max(least, min(USUAL_PROMPT, most, sizes.context // 2))
     apart, alone = (first_token_ms(sizes, plan, who, prompt) for who in (reading, None))
     readers, answerers = (_names(one) for one in (reading, plan))
     reads = f"{readers} reads your prompt" if _is_one(reading) else f"{readers} read your prompt"
@@ -288,6 +310,8 @@ def _reading(sizes: Sizes, plan: Plan, reading: Plan, *, least: int | None) -> R
         lines.append(
             f"So are those of more than {most:,} tokens: their cache is too large to be moved."
         )
+    if sizes.shape.picture_tokens:
+        lines.append("So are those with pictures.")
     return Reading(plan=reading, least_tokens=least, most_tokens=most, explanation=" ".join(lines))
 
 

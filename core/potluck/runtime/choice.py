@@ -14,25 +14,40 @@ from potluck.errors import EngineError
 from potluck.ids import Digest
 from potluck.runtime.gpus import CUDA_13_DRIVER, nvidia_gpus, torch_variant
 from potluck.runtime.lock import EngineLock, Environment, Wheel, digest_of_wheels, read_lock
+from potluck.system.graphics import amd_targets
 
 CUDA: Final = "cuda"  # CUDA 13, as the index `cu130`
 CPU: Final = "cpu"
 METAL: Final = "metal"
+ROCM: Final = "rocm"  # ROCm 7.2, as the index `rocm7.2`
+# What PyTorch 2.13 is built for there.
+_ROCM_TARGETS: Final = frozenset(
+    (
+        *("gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950"),  # for servers
+        *("gfx1030", "gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151"),
+        *("gfx1200", "gfx1201"),
+    )
+)
 _OLD_GPU: Final = f"Its NVIDIA GPU is not used: that needs driver {CUDA_13_DRIVER} or newer, and a GPU of 2018 or later."
 
 _NOT_LISTED: Final = (
     "Its NVIDIA GPU is not used: this release lists no PyTorch with CUDA for this system and Python. A folder with its"
     " wheels is used so: potluck engine install --from FOLDER."
 )
+_NO_ROCM: Final = (
+    "Its AMD GPU is not used: this release lists no PyTorch with ROCm for this system and Python. A folder with its"
+    " wheels is used so: potluck engine install --from FOLDER."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the choice depends on. `gpus` is what `nvidia_gpus` found."""
+    """What the choice depends on. `gpus` is what `nvidia_gpus` found, `amd` what `amd_targets` did."""
 
     system: str
     processor: str
     gpus: str | None
+    amd: tuple[str, ...] = ()
     environment: Environment
 
     @classmethod
@@ -43,6 +58,7 @@ class Machine:
             system=platform.system(),
             processor=platform.machine(),
             gpus=nvidia_gpus(),
+            amd=amd_targets(),
             environment=Environment(markers=markers, tags=tuple(sys_tags())),
         )
 
@@ -52,7 +68,7 @@ class Choice:
     """The engine for a computer.
 
     Attributes:
-        variant: `cpu`, `cuda` or `metal`; `own`: the owner's own wheels.
+        variant: `cpu`, `cuda`, `metal` or `rocm`; `own`: the owner's own wheels.
         wheels: all that are unpacked.
         note: a sentence about what is not used; empty: there is none.
     """
@@ -108,7 +124,9 @@ def _variants(machine: Machine) -> Sequence[str]:
     if machine.system == "Darwin":
         return (METAL,)
     index = torch_variant(machine.system, machine.processor, machine.gpus)
-    return (CUDA, CPU) if index == "cu130" else (CPU,)
+    if index == "cu130":
+        return (CUDA, CPU)
+    return (ROCM, CPU) if _ROCM_TARGETS & set(machine.amd) else (CPU,)
 
 
 def _note(machine: Machine, variant: str) -> str:
@@ -116,7 +134,9 @@ def _note(machine: Machine, variant: str) -> str:
     index = torch_variant(machine.system, machine.processor, machine.gpus)
     if index == "cu130" and variant == CPU:
         return _NOT_LISTED
-    return _OLD_GPU if index == "cu126" else ""
+    if ROCM in _variants(machine) and variant == CPU:
+        return _NO_ROCM
+    return _OLD_GPU if index == "cu126" and variant == CPU else ""
 
 
 def locks_folder() -> Path:

@@ -22,6 +22,7 @@ Maker: TypeAlias = Literal["nvidia", "amd", "apple"]
 _NVIDIA_S: Final = 10.0  # a driver that starts takes seconds for each GPU
 _UUID: Final = re.compile(r"GPU-[0-9a-f-]{1,64}")
 _AMD_NODES: Final = Path("/sys/class/kfd/kfd/topology/nodes")  # of AMD's driver for computing
+_AMD_NAME: Final = "AMD-"
 _NONE: Final = "-1"  # as a list of GPUs: no GPU has this number
 
 
@@ -54,6 +55,11 @@ def find_gpus(
     if system == "darwin" and machine() == "arm64" and NO_MPS not in environ:
         found.append(Gpu("apple", "apple:mps", cpu_name(), "mps"))
     return tuple(_with_names_apart(found))
+
+
+def amd_targets(nodes: Path = _AMD_NODES) -> tuple[str, ...]:
+    """What programs are compiled for to run on the GPUs of AMD's driver: `gfx1101`."""
+    return tuple(gpu.name.removeprefix(_AMD_NAME) for gpu in _amd(nodes))
 
 
 def hiding(
@@ -99,7 +105,7 @@ def _amd(nodes: Path) -> Iterator[Gpu]:
         unique = facts.get("unique_id")  # 0 where the hardware has none
         version = facts.get("gfx_target_version", 0)  # 110001: gfx1101
         major, minor, step = version // 10000, version // 100 % 100, version % 100
-        name = f"AMD-gfx{major}{minor:x}{step:x}"  # the driver knows no other name
+        name = f"{_AMD_NAME}gfx{major}{minor:x}{step:x}"  # the driver knows no other name
         yield Gpu("amd", f"amd:{unique:016x}" if unique else f"amd:{number}", name, str(number))
         number += 1
 

@@ -8,6 +8,7 @@
 3. The .tar.xz of a user is unpacked beside the version in use (`archive.py`) and tried as a process (`trial.py`).
    `versions.py` points the link `tree` at it. Whoever starts Potluck then counts its starts: one that does not come up
    is left, and the version before is used again. A version that came up is marked as good.
-4. Other kinds are not replaced by Potluck: the file is fetched and verified, and the system's own way is named
+4. Its owner may bring one as a file, an AppImage: it goes the same way, if it is newer (`carried.py`).
+5. Other kinds are not replaced by Potluck: the file is fetched and verified, and the system's own way is named
    (`ways.py`).
 """

@@ -33,7 +33,11 @@ mkdir -p "$(dirname -- "$target")" "$HOME/.local/bin" "$data/applications" "$dat
 rm -rf "$target.new" "$target.old"
 # Potluck puts newer versions beside this one, and points `tree` at the one in use (core/potluck/update).
 mkdir -p "$target.new/versions"
-cp -R "$from/tree" "$target.new/versions/$version"
+# Nothing in a tree changes, so that links to its files do, where the folders are on one disk.
+cp -Rl "$from/tree" "$target.new/versions/$version" 2>/dev/null || {
+    rm -rf "$target.new/versions/$version"
+    cp -R "$from/tree" "$target.new/versions/$version"
+}
 cp "$from/uninstall.sh" "$target.new/"
 ln -s "versions/$version" "$target.new/tree"
 # What runs from the old folder has its files open until it ends.

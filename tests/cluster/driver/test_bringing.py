@@ -1,86 +1,19 @@
 """When plans change, conversations take their caches along, or are computed again."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 
 import pytest
 from chain_answers import GREEDY, answer, attached, expected
 from fake_chain import FakeChain
 from fake_cluster import run, until
+from moving_home import OTHER, PROMPT, Home, computed, next_chain, settle
 
 from potluck.cluster.driver.attached import Speed
-from potluck.cluster.driver.generation import Generator
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.driver.token import Usage
 from potluck.errors import PeerLostError
-
-PROMPT = list(range(100))
-OTHER = list(range(200, 280))
-
-
-def next_chain(before: FakeChain) -> FakeChain:
-    """A chain that takes over what another one has cached."""
-    chain = FakeChain()
-    chain.reader = before
-    return chain
-
-
-class Home:
-    """A generator, and chains of one plan after the other."""
-
-    def __init__(self, limits: AnswerLimits | None = None) -> None:
-        self.generator = Generator(recover=self._recover, limits=limits or AnswerLimits())
-        self.chain = FakeChain()
-        self.is_changed = asyncio.Event()
-
-    async def _recover(self) -> None:
-        await self.is_changed.wait()
-
-    @asynccontextmanager
-    async def first(self, *, is_exact_in_chunks: bool = False) -> AsyncGenerator[Pipeline, None]:
-        async with attached(
-            self.generator,
-            self.chain,
-            context=400,
-            room=400,
-            is_exact_in_chunks=is_exact_in_chunks,
-        ) as pipeline:
-            yield pipeline
-
-    @asynccontextmanager
-    async def second(
-        self,
-        first: Pipeline,
-        chain: FakeChain,
-        *,
-        room: int = 400,
-        is_exact_in_chunks: bool = False,
-    ) -> AsyncGenerator[Pipeline, None]:
-        """The next plan; the first one's steps have ended."""
-        await first.drain(5.0)
-        first.shut()
-        async with attached(
-            self.generator,
-            chain,
-            epoch=2,
-            context=400,
-            room=room,
-            is_exact_in_chunks=is_exact_in_chunks,
-        ) as pipeline:
-            yield pipeline
-
-
-async def settle() -> None:
-    """Let what is ready run."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-def computed(chain: FakeChain) -> int:
-    """How many tokens the chain has computed."""
-    return sum(forward.tensor.shape[0] for forward in chain.forwards)
 
 
 def test_an_answer_under_way_and_one_that_is_over_go_on_and_nothing_is_computed_again() -> None:

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from msgspec import structs
 from tiny_models import SESSION, Reference, make_model
 from transfer_wire import NOTHING, UnderWay, Wire
 
@@ -12,6 +13,7 @@ from potluck.cluster.stage import giving
 from potluck.cluster.stage.transfers import CacheTarget, Transfers
 from potluck.engine.caches import moved_parts
 from potluck.engine.stage import Stage
+from potluck.wire.activation_messages import TensorHeader
 from potluck.wire.cache_messages import (
     CacheGivenUp,
     CacheReceived,
@@ -149,6 +151,42 @@ def test_rows_that_nobody_waits_for_are_refused(ends: Ends) -> None:
     link.receive(link, wrong, payload)  # of the transfer, and not the next ones
     ends.receiver.take(TAKE)
     assert ends.taken == [0]
+
+
+@pytest.mark.parametrize("fault", ["twice", "late", "layer", "scheme", "shape", "bytes", "length"])
+def test_what_comes_wrong_leaves_the_session_as_it_was(ends: Ends, fault: str) -> None:
+    ends.read(0, 40)
+    for link, message, payload in list(ends.under_way):
+        if not isinstance(message, CacheRows):
+            continue
+        tensor = message.tensor
+        first, heads, rows, numbers = tensor.shape
+        match fault:
+            case "twice":
+                link.receive(link, message, payload)
+            case "late":
+                ends.receiver.drop(SESSION)
+                ends.receiver.expect(structs.replace(EXPECT, transfer="next"))
+            case "layer":
+                message = structs.replace(message, layer=99)
+            case "scheme":  # of a reader that keeps caches in 8 bits
+                tensor = TensorHeader(dtype="I8", shape=(first, heads, rows, 4 * numbers))
+            case "shape":
+                tensor = TensorHeader(dtype=tensor.dtype, shape=(first, rows, heads, numbers))
+            case "bytes":
+                payload = payload[:-1]
+            case _:
+                tensor = TensorHeader(dtype=tensor.dtype, shape=(first, heads, rows, 1 << 40))
+        link.receive(link, structs.replace(message, tensor=tensor), payload)
+        break
+    ends.under_way.popleft()
+    ends.pass_on()
+    ends.receiver.take(TAKE)
+    ends.receiver.take(structs.replace(TAKE, transfer="next", position=0))
+    assert ends.taken == [0, 0]
+    assert ends.answers.position(SESSION) == 0
+    ends.answers.forward(SESSION, ends.ids[:40], epoch=1, step=3, position=0)
+    assert torch.equal(ends.last_token(ends.answers), ends.last_token(ends.reads))
 
 
 def test_what_an_earlier_stage_lacks_none_takes(ends: Ends) -> None:

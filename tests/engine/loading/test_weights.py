@@ -15,11 +15,11 @@ from typing import Any, get_args
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import CPU, Reference, stored_tensors
+from tiny_models import CPU, Reference, config_of, stored_tensors
 from torch import Tensor
 
 from potluck.engine.layers.linear import FloatEmbedding, FloatLinear
-from potluck.engine.layers.mlp import GatedMlp
+from potluck.engine.layers.mlp import GatedMlp, MoE
 from potluck.engine.loading.reading import PIECE, StoredTensor
 from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.loading.targets import TensorTarget
@@ -312,6 +312,20 @@ def test_a_model_for_which_there_is_no_memory_is_refused(llama: Reference) -> No
             scheme="f32",
             device=CPU,
         )
+
+
+def test_random_weights_give_each_token_as_many_experts_as_a_real_model() -> None:
+    config = config_of("deepseek 4")
+
+    blocks = random_weights(
+        config, [0], embedding=False, head=False, scheme="int4", device=CPU
+    ).blocks
+
+    mixture = blocks[0].mlp
+    assert isinstance(mixture, MoE)
+    table, routing = mixture.router.id_table, mixture.router.routing
+    assert table is not None
+    assert {len(set(row)) for row in table.tolist()} == {routing.per_token}
 
 
 def test_random_weights_have_the_shape_of_the_model(llama: Reference) -> None:

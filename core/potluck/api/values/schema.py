@@ -176,15 +176,15 @@ class PlanView(Struct, frozen=True, kw_only=True):
     epoch: int
     stages: tuple[StageView, ...]
     predicted_tokens_per_s: float  # for one user
+    first_token_ms: float = 0.0  # of an answer to the prompt that was asked about, or a usual one
     # Node name → tokens per second of that node alone; None: the model does not fit.
     alone: dict[str, float | None]
     explanation: str
     warnings: tuple[str, ...] = ()  # what was asked for and is not given; also in the explanation
     users: int = 1  # for how many at once it was made
     users_tokens_per_s: float | None = None  # of all of them together, as predicted
-    readers: tuple[
-        StageView, ...
-    ] = ()  # a copy of the model that reads long prompts for these stages
+    # A copy of the model that reads long prompts for these stages.
+    readers: tuple[StageView, ...] = ()
     replicas: tuple[tuple[StageView, ...], ...] = ()  # the other times that the model is held
 
 
@@ -293,9 +293,8 @@ class HandedOver(Struct, frozen=True, kw_only=True):
     """This computer helps now."""
 
     name: str  # of the main computer
-    to_follow: tuple[
-        str, ...
-    ] = ()  # the helpers that do not help it yet: they follow when they can
+    # The helpers that do not help it yet: they follow when they can.
+    to_follow: tuple[str, ...] = ()
 
 
 class LinkTest(Struct, frozen=True, kw_only=True):
@@ -345,14 +344,14 @@ class PlanRequest(Struct, frozen=True, kw_only=True):
     scheme: AskedScheme = "auto"
     cache: Cache = "full"
     layers: tuple[tuple[Name, LayerCount], ...] | None = None  # a plan by hand, in this order
-    prefill: Annotated[
-        tuple[Name, ...], Meta(max_length=64)
-    ] = ()  # who reads prompts for the others
+    # Who reads prompts for the others.
+    prefill: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
     pictures: Name | None = None  # who reads pictures for the others
     workers: Annotated[int, Meta(ge=0, le=64)] = 0  # wait until this many workers take part
     context: ContextLength | None = None
     # How many are answered at once: the plan gives so many the most tokens together.
     users: Annotated[int, Meta(ge=1, le=32)] = 1
+    prompt: ContextLength | None = None  # tokens of the prompt that the plan tells the time of
     # How many times the model is held, each time whole and on computers of its own.
     replicas: Annotated[int, Meta(ge=1, le=16)] = 1
 

@@ -43,6 +43,27 @@ class Brought:
         return ""
 
 
+class Bringings:
+    """Those under way: replicas may end one soon after the other."""
+
+    def __init__(self) -> None:
+        self._all: list[Bringing] = []
+
+    def begin(self, bringing: "Bringing") -> None:
+        """Take another one."""
+        self._all = [each for each in self._all if not each.is_over]
+        self._all.append(bringing)
+
+    def of(self, conversation: Conversation) -> "Bringing | None":
+        """The one that a conversation which is being answered is to `enter` the next pipeline with; None: none waits for it."""
+        return next((each for each in self._all if each.awaits(conversation)), None)
+
+    def forget(self, conversation: Conversation) -> None:
+        """Wait no longer for one that was being answered."""
+        for each in self._all:
+            each.forget(conversation)
+
+
 class Bringing:
     """Has the stages of a pipeline get the caches of conversations from those of the pipeline before.
 
@@ -57,6 +78,10 @@ class Bringing:
         room: how many tokens all of them together may have: a stage may have memory for no more.
         limit_s: how long all of them may take together.
         clock: seconds.
+
+    Attributes:
+        pipeline: the one that has taken its place.
+        is_over: whether nothing comes any more.
     """
 
     def __init__(
@@ -69,7 +94,7 @@ class Bringing:
         limit_s: float = BRING_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._epoch, self._pipeline = before.epoch, pipeline
+        self._epoch, self.pipeline, self.is_over = before.epoch, pipeline, False
         self._context = self._room = room
         self._end, self._clock = clock() + limit_s, clock
         self._brought = Brought()
@@ -80,11 +105,13 @@ class Bringing:
             self._room -= one.cached
         idle = [one for one in found if one.turn is None and one.cached]
         idle.sort(key=lambda one: one.last_used, reverse=True)
-        self._idle = [(one, self._begin(one, one.cached, self._room)) for one in idle]
+        # Steps that had not ended may have reached some stages, and others not.
+        everywhere = {one: one.cached if before.is_drained else one.arrived for one in idle}
+        self._idle = [(one, self._begin(one, everywhere[one], self._room)) for one in idle]
 
-    def awaiting(self, conversation: Conversation) -> Pipeline | None:
-        """The pipeline that a conversation which is being answered is to `enter`; None: it is not waited for."""
-        return self._pipeline if conversation in self._answering else None
+    def awaits(self, conversation: Conversation) -> bool:
+        """Whether a conversation that is being answered is still to `enter`."""
+        return conversation in self._answering
 
     async def enter(self, conversation: Conversation) -> None:
         """Have one that is being answered go on with the new pipeline, with its caches if they come."""
@@ -101,13 +128,13 @@ class Bringing:
 
     async def run(self) -> Brought:
         """Bring all, those used last first; then those of the plan before are of no use any more."""
-        broken = asyncio.create_task(self._pipeline.wait_broken())
+        broken = asyncio.create_task(self.pipeline.wait_broken())
         broken.add_done_callback(lambda _: self._came.set())
         try:
             for conversation, coming in self._idle:
                 await self._settle(conversation, coming)
             async with asyncio.timeout(self._left_s):
-                while self._answering and self._pipeline.broken is None:
+                while self._answering and self.pipeline.broken is None:
                     self._came.clear()
                     await self._came.wait()
         except TimeoutError:
@@ -116,11 +143,12 @@ class Bringing:
         finally:
             broken.cancel()
             self._answering.clear()
+            self.is_over = True
             for conversation, coming in self._idle:
                 if coming is not None:
                     self._begin_empty(conversation, coming)
                     coming.settled.set()
-            self._pipeline.tell(ForgetBefore(epoch=self._pipeline.epoch))
+            self.pipeline.tell(ForgetBefore(epoch=self.pipeline.epoch))
         return self._brought
 
     @property
@@ -130,8 +158,8 @@ class Bringing:
     def _begin(self, conversation: Conversation, tokens: int, room: int) -> Coming | None:
         """Have a conversation go on with the new pipeline. None: it has, or gets, no caches."""
         has_room = tokens < room
-        fits = self._pipeline.stretches.at(tokens + 1) == conversation.stretch
-        conversation.enter(self._pipeline, self._context)
+        fits = self.pipeline.stretches.at(tokens + 1) == conversation.stretch
+        conversation.enter(self.pipeline, self._context)
         if not tokens:
             return None
         if not has_room or not fits:
@@ -148,7 +176,7 @@ class Bringing:
             return
         has_come = False
         try:
-            has_come = self._awaits(conversation, coming) and await self._bring(
+            has_come = self._is_for(conversation, coming) and await self._bring(
                 conversation, coming
             )
         finally:
@@ -160,13 +188,13 @@ class Bringing:
                 self._begin_empty(conversation, coming)
             coming.settled.set()
 
-    def _awaits(self, conversation: Conversation, coming: Coming) -> bool:
+    def _is_for(self, conversation: Conversation, coming: Coming) -> bool:
         """Whether a conversation still waits for these caches. It may have gone to a replica meanwhile."""
-        return conversation.coming is coming and conversation.pipeline is self._pipeline
+        return conversation.coming is coming and conversation.pipeline is self.pipeline
 
     def _begin_empty(self, conversation: Conversation, coming: Coming) -> None:
         """Have all stages forget what has come: one may have all of it, now or later, and another one nothing."""
-        if self._awaits(conversation, coming):
+        if self._is_for(conversation, coming):
             conversation.open()
 
     async def _bring(self, conversation: Conversation, coming: Coming) -> bool:
@@ -174,13 +202,13 @@ class Bringing:
         try:
             async with asyncio.timeout(self._left_s):
                 await expect(conversation, transfer, tokens, before=self._epoch)
-                if self._awaits(conversation, coming):
+                if self._is_for(conversation, coming):
                     position = await take(conversation, transfer, tokens)
         except TimeoutError:
             logger.warning("the caches of a conversation did not come in time tokens=%d", tokens)
         except PotluckError as error:
             logger.warning("the caches of a conversation do not come: %s", error)
-        if position < tokens or not self._awaits(conversation, coming):
+        if position < tokens or not self._is_for(conversation, coming):
             return False
         conversation.has_come(tokens)
         return True

@@ -67,6 +67,7 @@ class ChainEnds:
     Attributes:
         times: how long the tokens take that it computes.
         sent_tokens: how many tokens the stages were given to compute.
+        is_draining: whether it gets no more: what is under way may end.
         is_drained: whether all stages have the same tokens, and get no more.
     """
 
@@ -95,7 +96,7 @@ class ChainEnds:
         self._steps = PendingSteps()
         self._broken: PotluckError | None = None
         self._failed = asyncio.Event()
-        self._is_draining = self.is_drained = False
+        self.is_draining = self.is_drained = False
         self._ended = asyncio.Event()  # a step has
 
     @property
@@ -106,7 +107,7 @@ class ChainEnds:
     @property
     def sends(self) -> bool:
         """Whether what it is given goes to the stages: it is neither broken nor drained."""
-        return self._broken is None and not self._is_draining
+        return self._broken is None and not self.is_draining
 
     async def wait_broken(self) -> None:
         """Wait until no step can run any more, also if all connections are still there."""
@@ -135,7 +136,7 @@ class ChainEnds:
         """
         with self._lock:
             self._send_fed()
-            self._is_draining, self._steps.feeds = True, False
+            self.is_draining, self._steps.feeds = True, False
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while self._broken is None and self._has_sent:
@@ -247,7 +248,7 @@ class ChainEnds:
     def _forward(
         self, step: PendingStep, position: int, tokens: Sequence[int], more: int = 0
     ) -> None:
-        if self._is_draining:
+        if self.is_draining:
             return
         step.sent = self._clock()
         self.sent_tokens += len(tokens)

@@ -46,7 +46,7 @@ class ConversationCaches:
         is_rewound: whether its caches were trimmed or copied for this answer, and no token has come since.
         may_restore: whether its caches are empty, and the stages were not asked yet for what they keep on disk.
         restored: how many of its tokens they had, in this answer.
-        coming: its caches are on their way from the plan before (`bringing.py`); None: they are not.
+        coming: its caches are on their way, from the plan before (`bringing.py`) or a reader; None: they are not.
     """
 
     session: SessionId
@@ -82,6 +82,18 @@ class ConversationCaches:
         if not self._is_use_for(prompt, pipeline):
             return 0
         return self._whole_steps(min(self.shares(prompt), self.arrived, len(prompt) - 1))
+
+    def coming_of(self, prompt: Sequence[int], pipeline: Pipeline) -> int:
+        """How many tokens at the beginning of the prompt are on their way into the caches of this pipeline."""
+        if self.coming is None or not self._is_use_for(prompt, pipeline):
+            return 0
+        return self._whole_steps(min(self.shares(prompt), self.coming.tokens, len(prompt) - 1))
+
+    @property
+    def to_compute(self) -> int:
+        """How many of its tokens its pipeline has still to compute, and others do not."""
+        coming = 0 if self.coming is None else self.coming.tokens
+        return len(self.tokens) - max(self.arrived, coming)
 
     def _is_use_for(self, prompt: Sequence[int], pipeline: Pipeline) -> bool:
         """Whether the prompt can go on with caches of it: they are there, with the rotary frequencies of such a length."""

@@ -176,8 +176,7 @@ class Generator(Pipelines):
                     conversation.keep()
                 else:
                     self._conversations.drop(conversation)
-                if self._bringing is not None:
-                    self._bringing.forget(conversation)
+                self._bringing.forget(conversation)
                 conversation.turn, conversation.last_used = None, self._clock()
                 conversation.pictures = (
                     NO_PICTURES  # megabytes, which come again with the next prompt
@@ -275,8 +274,8 @@ class Generator(Pipelines):
 
     async def _run(self, conversation: Conversation) -> AsyncGenerator[Reading | Result, None]:
         """Compute the tokens that are not cached, in chunks; the last one's result comes last."""
-        bringing = self._bringing
-        awaiting = None if bringing is None else bringing.awaiting(conversation)
+        bringing = self._bringing.of(conversation)
+        awaiting = None if bringing is None else bringing.pipeline
         place = self._places.of(conversation.pipeline) or self._places.of(awaiting)
         if place is None:  # the one at the beginning is lost
             place = self._places.choose(conversation.tokens, self._conversations)

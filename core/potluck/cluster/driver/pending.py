@@ -29,6 +29,7 @@ class PendingStep:
         token: the chosen token that was sent with it; None: it was not sent yet, or it is a chunk.
         stops: token ids that end the answer. The step is not sent if it would carry one of them.
         pictures: what it says of pictures; None: nothing.
+        is_for_others: whether the stages wait for others in it, and compute nothing.
     """
 
     session: SessionId
@@ -41,6 +42,7 @@ class PendingStep:
     token: int | None = None
     stops: Collection[int] = ()
     pictures: StepPictures | None = None
+    is_for_others: bool = False
 
     def seconds(self, now: float) -> float:
         """How long ago it was sent."""
@@ -120,8 +122,9 @@ class PendingSteps:
         return all(other == session for other, _ in self._steps)
 
     def first_sent(self) -> float | None:
-        """When the oldest step was sent; None: none was."""
-        times = [step.sent for step in self._steps.values() if step.sent is not None]
+        """When the oldest step was sent that the stages compute; None: none was."""
+        steps = (step for step in self._steps.values() if not step.is_for_others)
+        times = [step.sent for step in steps if step.sent is not None]
         return min(times) if times else None
 
     def _feed(self, step: PendingStep, result: Result, now: float) -> None:

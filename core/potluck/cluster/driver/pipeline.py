@@ -119,9 +119,10 @@ class Pipeline(ChainEnds):
             A step whose result has the position that all stages have reached. Some may be beyond it.
         """
         pending = self._new_step(SessionId(message.session), message.step, None)
+        pending.is_for_others = isinstance(message, TakeCache)
         if self._broken is None:
             with self._lock:
-                pending.sent = None if self._is_draining else self._clock()
+                pending.sent = None if self.is_draining else self._clock()
                 self._steps.add(pending)
             self._send(message)
         return pending

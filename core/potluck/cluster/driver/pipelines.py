@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from potluck.cluster.driver.attached import Attached, Room, Speed
-from potluck.cluster.driver.bringing import Bringing
+from potluck.cluster.driver.bringing import Bringing, Bringings
 from potluck.cluster.driver.conversations import Conversations
 from potluck.cluster.driver.limits import AnswerLimits
 from potluck.cluster.driver.pipeline import Pipeline
@@ -41,7 +41,7 @@ class Pipelines:
         self._places = Places()
         self._closed: PotluckError | None = None
         self._conversations = Conversations(limits)
-        self._bringing: Bringing | None = None  # the last one
+        self._bringing = Bringings()
         self._advanced = asyncio.Event()  # the next step of a prompt, or end of an answer
 
     def attach(
@@ -83,8 +83,9 @@ class Pipelines:
         place = self._places.of(pipeline)
         some = () if place is None else self._conversations
         room = 0 if place is None else place.context
-        self._bringing = Bringing(some, before, pipeline, room=room)
-        return self._bringing
+        bringing = Bringing(some, before, pipeline, room=room)
+        self._bringing.begin(bringing)
+        return bringing
 
     def leave(self, pipeline: Pipeline) -> None:
         """Begin no answers on this replica from now on, if there is another one."""

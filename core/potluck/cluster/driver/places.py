@@ -100,12 +100,14 @@ def _load(place: Attached, prompt: Sequence[int], conversations: Conversations) 
     own = [each for each in conversations if each.pipeline is pipeline]
     answers = [each for each in own if each.turn is not None]
     # What others are computing of the same prompt is there when it begins.
-    cached = (max(c.cached_of(prompt, pipeline), c.computes_of(prompt, pipeline)) for c in own)
+    cached = (
+        max(of(prompt, pipeline) for of in (c.cached_of, c.coming_of, c.computes_of)) for c in own
+    )
     return Load(
         token_s=place.speed.token_s,
         prompt_token_s=place.speed.prompt_token_s,
         stages=pipeline.stages,
         answers=len(answers),
-        tokens_ahead=sum(len(each.tokens) - each.arrived for each in answers if not each.given),
+        tokens_ahead=sum(each.to_compute for each in answers),
         cached=max(cached, default=0),
     )

@@ -21,8 +21,8 @@ class Load:
         prompt_token_s: seconds of a token of a prompt.
         stages: so many answers at once do not slow each other down.
         answers: that are under way there, or wait.
-        tokens_ahead: of their prompts, that are not computed yet.
-        cached: tokens at the beginning of the new prompt that need not be computed there.
+        tokens_ahead: of theirs, that are not computed yet; without those that come from elsewhere.
+        cached: tokens at the beginning of the new prompt that need not be computed there, or are on their way.
     """
 
     token_s: float

@@ -20,12 +20,14 @@ class TokenTimes:
         self._stages_ms = [0.0] * stages  # sums since the last mean
         self._tokens = 0  # in these sums
         self._seconds = 0.0  # that these took
+        self.last_s = 0.0  # that the last one took
 
     def note(self, seconds: float, compute_ms: Sequence[float]) -> None:
         """Add a token: how long it took, and what of it in each stage."""
         if len(compute_ms) != len(self._stages_ms):
             return
         with self._lock:
+            self.last_s = seconds
             self._hops_ms.append(1000 * seconds - sum(compute_ms))
             for stage, ms in enumerate(compute_ms):
                 self._stages_ms[stage] += ms

@@ -38,8 +38,7 @@ logger = logging.getLogger(__name__)
 _PACK_SHARE = 0.3  # of the progress bar, if there is something to pack
 _STREAM_SHARE = 0.8  # of the rest of the bar, if there is something to send; loading comes last
 
-
-WITHDRAW_S = 0.8  # for the steps under way, when a computer gives its layers back after a second
+WITHDRAW_S, MOST_WITHDRAW_S = 0.8, 3.0  # for the steps under way, when layers are given back
 
 _T = TypeVar("_T")
 Phase: TypeAlias = Literal["quantising", "streaming", "loading"]
@@ -363,7 +362,8 @@ class Deployment:
     async def withdraw(self, error: PotluckError) -> None:
         """End it as `fail` does, after the steps under way: a computer gives its layers back in a moment."""
         if self.pipeline is not None:
-            await self.pipeline.drain(WITHDRAW_S)
+            limit_s = max(WITHDRAW_S, 1.5 * self.pipeline.times.last_s)
+            await self.pipeline.drain(min(MOST_WITHDRAW_S, limit_s))
         self.fail(error)
 
     def take_before(self) -> "Deployment | None":

@@ -36,6 +36,8 @@ class Planned:
     context: int  # tokens
     plan: Plan
     names: Mapping[NodeId, str]  # the name of every computer that was considered
+    prompt: int | None = None  # tokens of the prompt that people are told of; None: a usual one
+    first_token_ms: float = 0.0  # of an answer to it
     reading: Reading | None = None  # who reads long prompts for the stages of the plan
     may_have_readers: bool = False  # whether one that pays is chosen without being asked for
     readers_weighed: bool = False  # whether all that were here could have been chosen
@@ -129,9 +131,15 @@ class Planned:
 
 
 def sizes_of(
-    config: ModelConfig, scheme: Scheme, cache: Cache, shape: ModelShape, links: Links, context: int
+    config: ModelConfig,
+    scheme: Scheme,
+    cache: Cache,
+    shape: ModelShape,
+    links: Links,
+    context: int,
+    prompt: int | None = None,
 ) -> Sizes:
-    """What the times of prompts depend on that are read by others."""
+    """What the times of prompts depend on that are read by others; `prompt`: of how many tokens people are told."""
     caches = [layer.cache(cache_sizes(scheme, cache)) for layer in config.layers]
     return Sizes(
         shape=shape,
@@ -140,5 +148,6 @@ def sizes_of(
         measured_tokens=PROFILE_TOKENS,
         context=context,
         most_bytes=MOST_MOVED_BYTES,
+        prompt=None if prompt is None else min(prompt, context - 1),
         is_int8=cache == "int8",
     )

@@ -47,7 +47,7 @@ from potluck.ids import NodeId
 from potluck.model.footprint import working_bytes
 from potluck.model.nearest import explain_more_bits
 from potluck.model.schemes import Cache, Scheme
-from potluck.plan.apart import Reading, Sizes, reading_beside
+from potluck.plan.apart import Reading, Sizes, reading_beside, told_ms
 from potluck.plan.cost import DeviceCost
 from potluck.plan.labels import computer_names
 from potluck.plan.placement import make_plan
@@ -352,10 +352,12 @@ class Planner:
             measured_tokens=PROFILE_TOKENS,
             near=near.plan.stages if near is not None and near.is_of(model, scheme) else (),
         )
+        context = context_of(request, model)
+        sizes = sizes_of(model.config, scheme, request.cache, shape, links, context, request.prompt)
         search = partial(
             share_out,
             request,
-            sizes_of(model.config, scheme, request.cache, shape, links, context_of(request, model)),
+            sizes,
             counted_devices(devices, scheme, request, model),
             may_choose=may_choose,
             answering=answering,
@@ -374,9 +376,11 @@ class Planner:
             cache=request.cache,
             note="\n".join(notes),
             warnings=(*beyond_training(request, model), *shared.warnings),
-            context=context_of(request, model),
+            context=context,
             plan=shared.plan,
             names=computer_names(devices),
+            prompt=sizes.prompt,
+            first_token_ms=told_ms(sizes, shared.plan, shared.reading),
             reading=shared.reading,
             viewing=shared.viewing,
             may_have_readers=may_have_readers(request),

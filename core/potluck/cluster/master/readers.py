@@ -80,6 +80,7 @@ class Readers(Beside[Deployment]):
             least_tokens=reading.least_tokens,
             most_tokens=reading.most_tokens,
             chunk_tokens=deployment.planned.chunk_tokens,
+            alone_s=lambda new, cached: answering.planned.prompt_ms(new, cached=cached) / 1000,
         )
         generator.read_with(reader, answering.pipeline)
         logger.info("%s read prompts", names)

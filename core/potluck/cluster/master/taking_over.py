@@ -33,8 +33,12 @@ class TakingOver:
         self._left = deployment if _goes_on_with(deployment, planned) else None
 
     async def drain(self, deployment: Deployment) -> None:
-        """Wait for the steps under way, so that all stages have the same tokens; not for long."""
+        """Wait for the steps under way, so that all stages have the same tokens; not for long.
+
+        What comes to these stages from the plan before comes first: they compute meanwhile.
+        """
         if self._left is deployment and deployment.pipeline is not None:
+            await self.settled()
             await deployment.pipeline.drain(DRAIN_S)
 
     def take(self) -> Deployment | None:
@@ -84,7 +88,7 @@ def _goes_on_with(deployment: Deployment, planned: Planned | None) -> bool:
     pipeline = deployment.pipeline
     if planned is None or pipeline is None:
         return False
-    if pipeline.broken is not None and not pipeline.is_drained:
+    if pipeline.broken is not None and not pipeline.is_draining:
         return False
     is_other = planned.plan is not deployment.planned.plan
     return is_other and planned.model_in_use == deployment.planned.model_in_use

@@ -7,7 +7,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.caches.kvcache import LayerCache
-from potluck.engine.generated.latent import has_latent_kernels
+from potluck.engine.generated.latent import has_latent_sizes
+from potluck.engine.generated.pooled import has_pooled_kernels
 from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.attending.attention_fields import KINDS
 from potluck.engine.kernels.called.generated import GeneratedKernels
@@ -153,9 +154,9 @@ def has_kernels(spec: Mixer) -> bool:
         case BesideSpec():
             return True
         case LatentSpec():
-            return has_latent_kernels(spec)
+            return has_latent_sizes(spec)
         case PooledSpec():
-            return False
+            return has_pooled_kernels(spec)
 
 
 def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:

@@ -1,19 +1,13 @@
 """Layers as generated functions take them: which ones can be in one, and their weights."""
 
 from dataclasses import replace
-from typing import NotRequired, TypeAlias, TypedDict
+from typing import TypeAlias
 
 import torch
-from torch import Tensor
 
-from potluck.engine.generated.attention import has_kernels, kernel_heads
-from potluck.engine.generated.convolution import convolution_sizes
-from potluck.engine.generated.delta_net import delta_heads
-from potluck.engine.generated.latent import index_heads, latent_heads
-from potluck.engine.generated.mamba import mamba_heads
-from potluck.engine.kernels.attending.index_kernel import IndexHeads
-from potluck.engine.kernels.attending.latent_kernel import LatentHeads
-from potluck.engine.kernels.decoding.latent_weights import IndexWeights, LatentWeights
+from potluck.engine.generated.attention import has_kernels
+from potluck.engine.generated.block_index import has_block_kernels
+from potluck.engine.generated.mixers import MixerWeights, bias_of, generated_mixer, weight_of
 from potluck.engine.kernels.decoding.layer_inputs import InputWeights
 from potluck.engine.kernels.decoding.layer_shape import LayerShape
 from potluck.engine.kernels.decoding.layer_weights import (
@@ -21,59 +15,24 @@ from potluck.engine.kernels.decoding.layer_weights import (
     Expert,
     LayerWeights,
     Moe,
-    Space,
     layer_shape,
 )
+from potluck.engine.kernels.decoding.streams_kernel import StreamShape, has_stream_kernels
 from potluck.engine.kernels.products.tensors import (
-    ConvolutionTensors,
-    DeltaTensors,
-    FloatWeight,
-    MambaTensors,
-    Weight,
+    MixTensors,
 )
-from potluck.engine.layers.attention import Attention
-from potluck.engine.layers.beside import Beside
+from potluck.engine.layers.balanced_streams import BalancedMix
 from potluck.engine.layers.blocks import DecoderLayer
 from potluck.engine.layers.carried import CarriedLayer, LayerInputs
-from potluck.engine.layers.channel_delta import ChannelDeltaNet
-from potluck.engine.layers.delta_net import DeltaNet
-from potluck.engine.layers.indexer import Indexer
-from potluck.engine.layers.latent import LatentAttention
-from potluck.engine.layers.linear import FloatLinear, Linear, PackedLinear
-from potluck.engine.layers.mamba import Mamba
 from potluck.engine.layers.mlp import Mlp, MoE
 from potluck.engine.layers.parallel import ParallelMoE
-from potluck.engine.layers.short_convolution import ShortConvolution
+from potluck.engine.layers.streams import StreamLayer
 from potluck.model.families.facts import Activation
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
-from potluck.model.mixing.carried import Carried
 from potluck.model.mixing.mixers import AttentionSpec
 
 GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
 """A layer as a generated function takes it; those of one shape can be in one function."""
-
-
-class MixerWeights(TypedDict):
-    """The part of `LayerWeights` that the mixer has."""
-
-    qkv: NotRequired[Weight]
-    qkv_bias: NotRequired[Tensor | None]
-    qk_norm: NotRequired[Tensor | None]
-    output: NotRequired[Weight]
-    output_bias: NotRequired[Tensor | None]
-    window: NotRequired[int | None]
-    chunk: NotRequired[int | None]
-    sinks: NotRequired[Tensor | None]
-    rope: NotRequired[int | None]
-    gives_at: NotRequired[int]
-    takes_at: NotRequired[int]
-    latent: NotRequired[LatentWeights]
-    delta_net: NotRequired[DeltaTensors]
-    gates: NotRequired[Weight]
-    decay_up: NotRequired[Tensor]
-    mamba: NotRequired[MambaTensors]
-    convolution: NotRequired[ConvolutionTensors]
-    space: NotRequired[Space]
 
 
 def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer | None:
@@ -85,31 +44,7 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
     spec = block.spec
     if not is_generable(spec):
         return None
-    match block.mixer:
-        case None:
-            mixer, heads = MixerWeights(rope=None), None
-        case Attention() as attention:
-            mixer, heads = _attention(attention), kernel_heads(attention.spec, cache)
-            if mixer is not None and spec.carried is not None:
-                mixer |= _carried(attention.spec, spec.carried)
-                heads = replace(heads, takes=attention.spec.takes is not None)
-        case LatentAttention() as latent:
-            whole = latent_heads(latent.spec, cache)
-            mixer, heads = _latent(latent, whole, cache), whole.attention
-        case DeltaNet() as delta_net:
-            mixer, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
-        case ChannelDeltaNet() as channel_delta:
-            mixer, heads = _channel_delta(channel_delta), delta_heads(channel_delta.spec)
-        case Mamba() as mamba:
-            mixer, heads = _between(mamba), mamba_heads(mamba.spec)
-            mixer = mixer and {**mixer, "mamba": mamba.tensors}
-        case ShortConvolution() as short:
-            mixer, heads = _between(short), convolution_sizes(short.spec)
-            mixer = mixer and {**mixer, "convolution": short.tensors}
-        case Beside(attention=attention, mamba=mamba):
-            mixer, heads = _beside(attention, mamba), kernel_heads(attention.spec, cache)
-        case _:
-            return None
+    mixer, heads = generated_mixer(block.mixer, spec.carried, cache)
     weights = None if mixer is None else _layer_weights(block, mixer)
     if weights is None:
         return None
@@ -123,7 +58,8 @@ def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer |
         shared_activation=_shared_activation(spec.feed_forward),
         norm_kind=spec.norm_kind,
         is_side_by_side=spec.is_side_by_side,
-        carried=spec.width - spec.hidden_size,
+        carried=0 if spec.carried is None else spec.width - spec.hidden_size,
+        streams=None if spec.streams is None else StreamShape.of(spec.streams.mixer.streams),
         sums_mixer=spec.sums_mixer,
         sums_feed_forward=spec.sums_feed_forward,
     )
@@ -136,12 +72,11 @@ def _shared_activation(feed_forward: FeedForward | None) -> Activation | None:
 
 def is_generable(spec: LayerSpec) -> bool:
     """Whether a function can be generated for layers of this specification."""
-    index = spec.mixer.index if isinstance(spec.mixer, AttentionSpec) else None
-    if (
-        (spec.mixer is not None and not has_kernels(spec.mixer))
-        or spec.streams is not None
-        or index is not None
-    ):
+    if spec.mixer is not None and not has_kernels(spec.mixer):
+        return False
+    if isinstance(spec.mixer, AttentionSpec) and not has_block_kernels(spec.mixer):
+        return False
+    if not _has_stream_kernels(spec):
         return False
     norms, feed_forward = spec.norms, spec.feed_forward
     is_parallel = isinstance(feed_forward, ParallelSpec)  # which has the norm before it inside
@@ -163,35 +98,28 @@ def is_generable(spec: LayerSpec) -> bool:
     return isinstance(feed_forward, DenseSpec) or (has_before and (has_after or not is_parallel))
 
 
-def _attention(attention: Attention) -> MixerWeights | None:
-    qkv, output = _weight(attention.qkv), _weight(attention.output)
-    if qkv is None or output is None:
+def _has_stream_kernels(spec: LayerSpec) -> bool:
+    """Whether the layer has one stream, or several that kernels mix."""
+    if spec.streams is None:
+        return True
+    norms = spec.norms
+    has_norms = norms.before_mixer is not None and norms.before_mlp is not None
+    return has_norms and spec.ngrams is None and has_stream_kernels(spec.streams.mixer.streams)
+
+
+def _streams(block: DecoderLayer) -> tuple[MixTensors, MixTensors] | None:
+    """What stands around the two blocks of a layer with several streams."""
+    if not isinstance(block, StreamLayer):
         return None
-    window, in_chunks = attention.spec.window, attention.spec.in_chunks
-    return {
-        "qkv": qkv,
-        "qkv_bias": _bias(attention.qkv),
-        "qk_norm": None if attention.qk_norm is None else attention.qk_norm.weight,
-        "output": output,
-        "output_bias": _bias(attention.output),
-        "window": None if in_chunks else window,
-        "chunk": window if in_chunks else None,
-        "sinks": attention.sinks,
-        "rope": attention.spec.rope,
-    }
-
-
-def _carried(spec: AttentionSpec, carried: Carried) -> MixerWeights:
-    """Where keys and values go along that it gives, or takes."""
-    gives, takes = (
-        0 if kind is None else carried.place(kind).start for kind in (spec.gives, spec.takes)
-    )
-    return {"gives_at": gives, "takes_at": takes}
+    first, second = block.around_mixer, block.around_mlp
+    assert isinstance(first, BalancedMix)
+    assert isinstance(second, BalancedMix)
+    return first.tensors, second.tensors
 
 
 def _inputs(inputs: LayerInputs) -> InputWeights | None:
     """None: a matrix is in several pieces."""
-    context, gate, output = (_weight(one) for one in inputs.matrices)
+    context, gate, output = (weight_of(one) for one in inputs.matrices)
     if context is None or gate is None or output is None:
         return None
     return InputWeights(
@@ -202,94 +130,6 @@ def _inputs(inputs: LayerInputs) -> InputWeights | None:
         norm=inputs.norm.weight,
         first=inputs.spec.layer * inputs.spec.size,
         activation=inputs.spec.activation,
-    )
-
-
-def _beside(attention: Attention, mamba: Mamba) -> MixerWeights | None:
-    mixer, first, output = _attention(attention), _weight(mamba.input), _weight(mamba.output)
-    if mixer is None or first is None or output is None:
-        return None
-    heads = mamba_heads(mamba.spec)
-    space = Space(heads=heads, input=first, output=output, tensors=mamba.tensors)
-    return {**mixer, "space": space}
-
-
-def _delta_net(mixer: DeltaNet) -> MixerWeights | None:
-    qkv, output = _weight(mixer.input), _weight(mixer.output)
-    if qkv is None or output is None:
-        return None
-    return {"qkv": qkv, "output": output, "rope": None, "delta_net": mixer.tensors}
-
-
-def _channel_delta(mixer: ChannelDeltaNet) -> MixerWeights | None:
-    first, gates, output = (_weight(one) for one in mixer.matrices)
-    if first is None or gates is None or output is None:
-        return None
-    return {
-        "qkv": first,
-        "output": output,
-        "rope": None,
-        "delta_net": mixer.tensors,
-        "gates": gates,
-        "decay_up": mixer.tensors.decay_up,
-    }
-
-
-def _between(mixer: Mamba | ShortConvolution) -> MixerWeights | None:
-    """The two matrices, between which the mixer is."""
-    first, output = _weight(mixer.input), _weight(mixer.output)
-    if first is None or output is None:
-        return None
-    return {
-        "qkv": first,
-        "qkv_bias": _bias(mixer.input),
-        "output": output,
-        "output_bias": _bias(mixer.output),
-        "rope": None,
-    }
-
-
-def _latent(latent: LatentAttention, heads: LatentHeads, cache: torch.dtype) -> MixerWeights | None:
-    qkv, output = _weight(latent.input), _weight(latent.output)
-    key_up, value_up = _weight(latent.key_up), _weight(latent.value_up)
-    queries = None if latent.queries is None else _weight(latent.queries)
-    is_whole = latent.queries is None or queries is not None
-    index = None
-    if latent.indexer is not None:
-        index = _index(latent.indexer, index_heads(latent.spec, cache))
-        is_whole = is_whole and index is not None
-    if qkv is None or output is None or key_up is None or value_up is None or not is_whole:
-        return None
-    return {
-        "qkv": qkv,
-        "qkv_bias": _bias(latent.input),
-        "output": output,
-        "output_bias": _bias(latent.output),
-        "rope": latent.spec.rope,
-        "latent": LatentWeights(
-            heads=heads,
-            query_norm=None if latent.query_norm is None else latent.query_norm.weight,
-            queries=queries,
-            norm=latent.latent_norm.weight,
-            key_up=key_up,
-            value_up=value_up,
-            index=index,
-            follows=latent.spec.follows,
-        ),
-    }
-
-
-def _index(indexer: Indexer, heads: IndexHeads | None) -> IndexWeights | None:
-    queries, keys = _weight(indexer.queries), _weight(indexer.keys)
-    if queries is None or keys is None or heads is None:
-        return None
-    return IndexWeights(
-        heads=heads,
-        queries=queries,
-        keys=keys,
-        head_weights=indexer.weights.weight,
-        norm=indexer.norm.weight[0],
-        norm_bias=indexer.norm.weight[1],
     )
 
 
@@ -322,6 +162,7 @@ def _layer_weights(block: DecoderLayer, mixer: MixerWeights) -> LayerWeights | N
         learned=None if mlp is None or isinstance(mlp, MoE | ParallelMoE) else mlp.learned,
         moe=moe,
         inputs=inputs,
+        streams=_streams(block),
         scale=block.scale,
         **mixer,
     )
@@ -334,7 +175,7 @@ def _moe(moe: MoE) -> Moe | None:
         return None
     shared, narrow = None if moe.shared is None else whole.pop(), None
     if moe.narrow is not None:
-        first, last = map(_weight, moe.narrow)
+        first, last = map(weight_of, moe.narrow)
         if first is None or last is None:
             return None
         narrow = first, last
@@ -352,23 +193,7 @@ def _parallel(parallel: ParallelMoE) -> Moe | None:
 
 
 def _expert(mlp: Mlp) -> Expert | None:
-    gate_up, down = _weight(mlp.gate_up), _weight(mlp.down)
+    gate_up, down = weight_of(mlp.gate_up), weight_of(mlp.down)
     if gate_up is None or down is None:
         return None
-    return Expert(gate_up, down, _bias(mlp.gate_up), _bias(mlp.down))
-
-
-def _weight(linear: Linear) -> Weight | None:
-    match linear:
-        case PackedLinear():
-            return linear.weight
-        case FloatLinear():
-            return FloatWeight(linear.weight)
-        case _:
-            return None
-
-
-def _bias(linear: Linear) -> Tensor | None:
-    if not isinstance(linear, PackedLinear | FloatLinear) or linear.bias is None:
-        return None
-    return linear.bias.float()
+    return Expert(gate_up, down, bias_of(mlp.gate_up), bias_of(mlp.down))

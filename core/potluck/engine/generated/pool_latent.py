@@ -5,14 +5,22 @@ from torch import Tensor
 
 from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.latent_cache import LatentCache
-from potluck.engine.generated.latent import GeneratedLatentAttention, has_latent_sizes
+from potluck.engine.generated.latent import (
+    GeneratedLatentAttention,
+    has_latent_sizes,
+    latent_heads,
+)
+from potluck.engine.kernels.attending.attention_fields import cache_fields, shared_fields
+from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
+from potluck.engine.kernels.attending.pools_kernel import PoolScores
+from potluck.engine.kernels.called.pools import PoolChooser
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.pool_indexer import PoolIndexer
 from potluck.model.mixing.latent import LatentSpec
 
 
 class GeneratedPoolLatentAttention(GeneratedLatentAttention):
-    """The same as without pools, but for the indexer, which torch computes with products of the kernels."""
+    """The same as without pools. Keys of pools are made by torch, of whose steps each is that of the kernel of one token."""
 
     __slots__ = ()
 
@@ -34,17 +42,67 @@ class GeneratedPoolLatentAttention(GeneratedLatentAttention):
         see_all = min(max(sees - step.position, 0), step.tokens)
         parts = [self._attend_all(queries[:see_all], cache, step.position)] if see_all else []
         if see_all < step.tokens:
-            made = self.indexer.turn(rows[see_all:], step.angles[self.spec.rope or 0])
-            place = step.position + see_all
-            seen = self.indexer.seen(made.queries, made.weights, place, cache)
-            for one, chosen in zip(queries[see_all:].split(1), seen, strict=True):
-                memory = cache.gather(chosen.nonzero()[:, 0])
+            spec = self.indexer.spec
+            sizes = (spec.q_size, spec.head_dim, spec.heads, spec.head_dim)
+            of_index, _, weights, _ = rows[see_all:].split(sizes, -1)
+            choose = self._chooser(cache, step.end)
+            of_tokens = (queries[see_all:].split(1), of_index, weights)
+            for position, (one, *given) in enumerate(
+                zip(*of_tokens, strict=True), step.position + see_all
+            ):
+                seen = self._seen(choose(given[0], given[1], (position + 1) // spec.pool), position)
+                memory = cache.gather(seen)
                 last = memory.shape[2] - 1
                 parts.append(self._kernels.attend(self._heads.attention, one, memory, last, None))
         return torch.cat(parts)
+
+    def _chooser(self, cache: LatentCache, end: int) -> PoolChooser:
+        """What chooses for tokens before the position `end`."""
+        heads = pool_heads(self.spec, cache.both.dtype)
+        return PoolChooser(
+            self._kernels, heads.scores, end // heads.pool, pool_fields(heads, cache)
+        )
+
+    def _seen(self, pools: Tensor, position: int) -> Tensor:
+        """The tokens of these pools, and those after the last whole one up to a position."""
+        pool = self.spec.indexer.pool if self.spec.indexer is not None else 1
+        tokens = (pools[:, None] * pool + torch.arange(pool)).flatten()
+        return torch.cat([tokens, torch.arange((position + 1) // pool * pool, position + 1)])
+
+
+def pool_fields(heads: PoolHeads, cache: LatentCache) -> dict[str, int]:
+    """Where the keys of pools are, by the names of the fields of `ChoosePools`."""
+    cached, pool = heads.cached, heads.pool
+    fields = cache_fields(cached, cache.both, cache.first) | shared_fields(cached, cache.shared)
+    # In the row of a pool's last token, behind what attention reads.
+    behind = (pool - 1) * cached.cached_bytes + cached.row_bytes
+    return {
+        "keys": fields["keys"] + behind,
+        "own_from": fields["own_from"] // pool,
+        "shared_keys": fields["shared_keys"] + behind,
+        "stride": pool * cached.cached_bytes,
+    }
 
 
 def has_pool_latent_kernels(spec: LatentSpec, cache: torch.dtype) -> bool:
     """Whether the kernels compute it: rows of 8 bits have more parts than they know."""
     has_pools = spec.indexer is not None and spec.indexer.has_pools
     return has_pools and cache != torch.int8 and has_latent_sizes(spec)
+
+
+def pool_heads(spec: LatentSpec, cache: torch.dtype) -> PoolHeads:
+    """The parameters of the indexer's kernels."""
+    indexer, attention = spec.indexer, latent_heads(spec, cache).attention
+    assert indexer is not None
+    return PoolHeads(
+        cached=attention,
+        scores=PoolScores(
+            heads=indexer.heads,
+            head_dim=indexer.head_dim,
+            scale=indexer.scale,
+            chosen=indexer.chosen // indexer.pool,
+            kind=attention.cache_kind,
+        ),
+        pool=indexer.pool,
+        epsilon=indexer.norm_eps,
+    )

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.caches.pool_cache import PoolCache
 from potluck.engine.caches.session_cache import SessionCache
 from potluck.engine.caches.state_cache import RowsAndState, StateCache
 from potluck.engine.generated.layers import GeneratedLayer, generated_layer
@@ -43,7 +44,13 @@ class GeneratedRun(Run):
         self.layers, self.kernels = slice(first, first + len(layers)), kernels
         shape, weights = layers[0][0], [weights for _, weights in layers]
         self._decoder = Decoder(kernels, weights, shape, chosen)
-        self._chosen, self._sees = chosen, None if shape.latent is None else shape.latent.sees
+        self._chosen, self._sees = chosen, None
+        if shape.latent is not None and shape.latent.pools is None:  # whose tokens no layer follows
+            self._sees = shape.latent.sees
+        pooled = shape.pooled
+        self._rate, self._turned, self._rope = 0, shape.rotary_dim, weights[0].rope or 0
+        if pooled is not None:
+            self._rate = pooled.heads.rate
         self._sums: GeneratedSum | None = None
         self._joined: object = None  # what they were made of
         self._placed: object = None  # the `place` of the cache whose addresses the decoder has
@@ -56,6 +63,7 @@ class GeneratedRun(Run):
         angles: Sequence[tuple[int, int, int]],
         exchange: Exchange | None = None,
         inputs: int = 0,
+        token: int = 0,
     ) -> None:
         """Run one token through the layers without any torch operator.
 
@@ -66,6 +74,7 @@ class GeneratedRun(Run):
             angles: for each rope of the model, the addresses of the position's angles, f32.
             exchange: sums what ranks have computed.
             inputs: the address of the token's row of `table`.
+            token: its id, if layers look at it.
 
         Raises:
             RankLostError: another rank did not take part in a sum.
@@ -75,13 +84,27 @@ class GeneratedRun(Run):
             own = cache.layers[self.layers]
             firsts, shared = [one.first for one in own], [one.shared for one in own]
             states = [_state(one) for one in own]
-            self._decoder.place([one.both for one in own], firsts, shared, states)
+            self._decoder.place([_rows(one) for one in own], firsts, shared, states)
             self._placed = cache.place
         if position == 0:
             _begin(cache.layers[self.layers])
-        self._decoder.step(hidden, position, angles, inputs)
+        pool = self._pool_angles(angles, position)
+        self._decoder.step(hidden, position, angles, inputs, token, pool)
         if self._sums is not None:
             self._sums.check()
+
+    def _pool_angles(
+        self, angles: Sequence[tuple[int, int, int]], position: int
+    ) -> tuple[int, int]:
+        """The addresses of those of the first token of the pool that ends with a position, if one does.
+
+        Angles of all positions are in a table, f32.
+        """
+        if not self._rate or (position + 1) % self._rate:
+            return 0, 0
+        back = (self._rate - 1) * self._turned * torch.float32.itemsize
+        cosines, sines, _ = angles[self._rope]
+        return cosines - back, sines - back
 
     def _join(self, exchange: Exchange | None) -> None:
         """Have the sums of the next step made by this exchange."""
@@ -103,13 +126,19 @@ class GeneratedRun(Run):
         if step.position == 0:
             _begin(own)
         angles = [angles.float() for angles in step.angles]
-        memory, firsts = [one.both for one in own], [one.first for one in own]
+        memory, firsts = [_rows(one) for one in own], [one.first for one in own]
         shared, states = [one.shared for one in own], [_state(one) for one in own]
         if self._chosen is not None and step.choice is not None:
             self._chosen.places[:-1].copy_(step.choice.places[0])
         self._join(step.exchange)
         row = None if self.table is None else self.table.rows((step,))
-        self._decoder(hidden, memory, step.position, angles, firsts, shared, states, row)
+        token = 0 if step.ids is None else int(step.ids[0])
+        pool = None
+        if self._rate and (step.position + 1) % self._rate == 0:
+            first = step.position + 1 - self._rate
+            pool = step.rotaries[self._rope].angles(first, 1).float()
+        place = firsts, shared, states
+        self._decoder(hidden, memory, step.position, angles, *place, row, token, pool)
         if self._sums is not None:
             self._sums.check()
         if self._chosen is not None and self._sees is not None and step.position >= self._sees:
@@ -126,8 +155,15 @@ def _begin(caches: Sequence[LayerCache]) -> None:
                 part.state(0)
 
 
+def _rows(cache: LayerCache) -> Tensor:
+    """The rows of tokens, or the state."""
+    return cache.token_rows if isinstance(cache, PoolCache) else cache.both
+
+
 def _state(cache: LayerCache) -> Tensor | None:
-    """The state beside rows of tokens."""
+    """The state beside rows of tokens, or the rows of pools."""
+    if isinstance(cache, PoolCache):
+        return cache.pool_rows
     return cache.state.both if isinstance(cache, RowsAndState) else None
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from potluck.engine.caches.session_cache import SessionCache
 from potluck.engine.kernels import Kernels, ReferenceKernels
 from potluck.engine.layers.attention import Attention, Step
+from potluck.engine.layers.block_index import WithIndex
 from potluck.engine.layers.blocks import DecoderLayer, Mixer
 from potluck.engine.layers.delta_net import DeltaNet
 from potluck.engine.layers.linear import FloatLinear, Linear
@@ -65,6 +66,10 @@ def make_singles(
     from potluck.engine.generated.layers import is_generable
 
     if not all(is_generable(block.spec) and isinstance(block.mixer, Attention) for block in blocks):
+        return None
+    if any(block.spec.streams is not None for block in blocks):
+        return None
+    if any(isinstance(block.mixer, WithIndex) for block in blocks):
         return None
     if any(block.spec.carried is not None for block in blocks):
         return None  # one after the other: these read a table on the disk anyway

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.gates import Elementwise, in_order
+from potluck.engine.kernels.products.tensors import MixTensors
 from potluck.engine.layers.linear import Linear
 from potluck.engine.layers.norms import RmsNorm
 from potluck.engine.layers.products import Product
@@ -18,16 +19,14 @@ from potluck.model.mixing.streams import BalancedMixSpec, Streams
 class BalancedMix:
     """Makes a block's input of all streams, and says what goes from stream to stream."""
 
-    __slots__ = ("_apply", "_base", "_matrix", "_norm", "_product", "_scale", "spec")
+    __slots__ = ("_apply", "_norm", "_product", "spec", "tensors")
 
     def __init__(
         self,
         spec: BalancedMixSpec,
         norm: RmsNorm,
+        tensors: MixTensors,
         *,
-        matrix: Tensor,
-        base: Tensor,
-        scale: Tensor,
         product: Product,
         apply: Elementwise,
     ) -> None:
@@ -36,14 +35,12 @@ class BalancedMix:
         Args:
             spec: its specification.
             norm: of all S·D numbers; its weights are ones.
-            matrix: (rows, S·D), f32.
-            base: (rows,), f32.
-            scale: a number for each kind of rows, f32.
+            tensors: matrix, base and scales.
             product: multiplies with matrices of f32.
             apply: computes functions.
         """
-        self.spec, self._norm, self._product = spec, norm, product
-        self._matrix, self._base, self._scale, self._apply = matrix, base, scale, apply
+        self.spec, self._norm, self.tensors = spec, norm, tensors
+        self._product, self._apply = product, apply
 
     def __call__(self, x: Tensor) -> Tensor:
         """All streams (T, S·D) → (T, D)."""
@@ -69,13 +66,13 @@ class BalancedMix:
 
     @property
     def nbytes(self) -> int:
-        return self._matrix.nbytes + self._base.nbytes + self._scale.nbytes
+        return sum(one.nbytes for one in self.tensors)
 
     def _numbers(self, x: Tensor) -> list[Tensor]:
         """(T, S), and unless it is the head's also (T, S) and (T, S·S)."""
-        rows = self.spec.rows
-        products = self._product(self._norm(x.float()), self._matrix, None)
-        parts = zip(products.split(rows, 1), self._base.split(rows), self._scale, strict=True)
+        rows, (matrix, base, scale) = self.spec.rows, self.tensors
+        products = self._product(self._norm(x.float()), matrix, None)
+        parts = zip(products.split(rows, 1), base.split(rows), scale, strict=True)
         return [part * scale + base for part, base, scale in parts]
 
     def _input(self, x: Tensor, own: Tensor) -> Tensor:
@@ -105,22 +102,22 @@ class BalancedMix:
 class BalancedEnd:
     """What makes the head's input of balanced streams: a mix, or their mean, and the final norm."""
 
-    __slots__ = ("_mix", "_norm", "_streams")
+    __slots__ = ("mix", "norm", "streams")
 
     def __init__(self, streams: Streams, mix: BalancedMix | None, norm: RmsNorm) -> None:
-        self._streams, self._mix, self._norm = streams, mix, norm
+        self.streams, self.mix, self.norm = streams, mix, norm
 
     def __call__(self, x: Tensor) -> Tensor:
         """All streams (T, S·D) → (T, D)."""
-        if self._mix is not None:
-            return self._norm(self._mix(x))
-        count = self._streams.count
+        if self.mix is not None:
+            return self.norm(self.mix(x))
+        count = self.streams.count
         streams = x.float().view(len(x), count, -1)
         total = streams[:, 0].clone()
         for index in range(1, count):
             total += streams[:, index]
-        return self._norm(total.div_(count).to(x.dtype))
+        return self.norm(total.div_(count).to(x.dtype))
 
     @property
     def nbytes(self) -> int:
-        return self._norm.nbytes + (0 if self._mix is None else self._mix.nbytes)
+        return self.norm.nbytes + (0 if self.mix is None else self.mix.nbytes)

@@ -39,7 +39,7 @@ def turned(x: Tensor, angles: Angles, dim: int, which: slice = slice(None)) -> T
 class _Index(Generic[SpecT]):
     """What both kinds of indexers are made of."""
 
-    __slots__ = ("_key_norm", "_product", "_query_norm", "input", "rope", "rotary_dim", "spec")
+    __slots__ = ("_product", "input", "key_norm", "query_norm", "rope", "rotary_dim", "spec")
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class _Index(Generic[SpecT]):
     ) -> None:
         """Put the parts together; `product` multiplies numbers of f32."""
         self.spec, self.input, self.rope, self.rotary_dim = spec, input, rope, rotary_dim
-        self._query_norm, self._key_norm, self._product = query_norm, key_norm, product
+        self.query_norm, self.key_norm, self._product = query_norm, key_norm, product
 
     @property
     def nbytes(self) -> int:
-        return self.input.nbytes + self._query_norm.nbytes + self._key_norm.nbytes
+        return self.input.nbytes + self.query_norm.nbytes + self.key_norm.nbytes
 
 
 class BlockIndex(_Index[BlockIndexSpec]):
@@ -78,10 +78,10 @@ class BlockIndex(_Index[BlockIndexSpec]):
             for index in range(1, block):  # in this order on every computer
                 total += tokens[:, index]
             angles = step.rotaries[self.rope].angles(first, last - first)
-            pooled = self._key_norm(total.div_(block))[:, None]
+            pooled = self.key_norm(total.div_(block))[:, None]
             of_blocks = turned(pooled, angles, self.rotary_dim, slice(None, None, block))[:, 0]
             cache.write_index(1, first + block - 1, of_blocks, block)
-        normed = self._query_norm(queries.reshape(-1, spec.head_dim))
+        normed = self.query_norm(queries.reshape(-1, spec.head_dim))
         angles = step.rotaries[self.rope].angles(step.position, step.tokens)
         return turned(normed.view(-1, spec.heads, spec.head_dim), angles, self.rotary_dim)
 
@@ -127,9 +127,9 @@ class HeadIndex(_Index[HeadIndexSpec]):
         spec = self.spec
         queries, keys = rows.float().split((spec.q_size, spec.head_dim), -1)
         angles = step.rotaries[self.rope].angles(step.position, step.tokens)
-        normed = self._key_norm(keys.contiguous())[:, None]
+        normed = self.key_norm(keys.contiguous())[:, None]
         cache.write_index(0, step.position, turned(normed, angles, self.rotary_dim)[:, 0])
-        normed = self._query_norm(queries.reshape(-1, spec.head_dim))
+        normed = self.query_norm(queries.reshape(-1, spec.head_dim))
         return turned(normed.view(-1, spec.heads, spec.head_dim), angles, self.rotary_dim)
 
     def choose(self, queries: Tensor, position: int, cache: IndexedCache) -> Tensor:

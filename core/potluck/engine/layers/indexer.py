@@ -12,7 +12,7 @@ from potluck.engine.kernels.products.tensors import Angles
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.choosing import Choice, choose
 from potluck.engine.layers.linear import FloatLinear, Linear
-from potluck.engine.layers.norms import BiasedLayerNorm
+from potluck.engine.layers.norms import RmsNorm
 from potluck.engine.layers.rotary import rotate
 from potluck.model.footprint import HEADS_AT_ONCE, INDEX_QUERIES
 from potluck.model.mixing.indexer import IndexerSpec
@@ -36,7 +36,7 @@ class Indexer:
         spec: IndexerSpec,
         queries: Linear,
         keys: Linear,
-        norm: BiasedLayerNorm,
+        norm: RmsNorm,
         weights: FloatLinear,
     ) -> None:
         """Make it of its parts; `weights`, f32, makes those of the heads."""

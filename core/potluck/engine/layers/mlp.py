@@ -137,11 +137,6 @@ Route = Callable[..., Tensor]
 _BY_ELEMENT = Elementwise()
 
 
-def has_route_kernel(routing: Routing) -> bool:
-    """Whether generated kernels choose so."""
-    return routing.function != "sqrtsoftplus" and routing.vocabulary is None
-
-
 def check_experts(table: Tensor, name: str, count: int) -> None:
     """Refuse a table of ids that has experts which are not there."""
     if not 0 <= int(table.min()) <= int(table.max()) < count:

@@ -17,7 +17,7 @@ from potluck.engine.layers.attention import Step
 from potluck.engine.layers.choosing import Choice, choose
 from potluck.engine.layers.indexer import Indexer, Turned
 from potluck.engine.layers.linear import FloatLinear, Linear
-from potluck.engine.layers.norms import BiasedLayerNorm
+from potluck.engine.layers.norms import RmsNorm
 from potluck.engine.layers.products import Product
 from potluck.model.footprint import INDEX_QUERIES
 from potluck.model.mixing.indexer import IndexerSpec
@@ -28,14 +28,14 @@ _KEYS, _GATES = 2, 3  # parts of a cached row
 class PoolIndexer(Indexer):
     """Scores whole pools, and chooses those whose tokens a query sees."""
 
-    __slots__ = ("_apply", "_bias", "_product", "gates")
+    __slots__ = ("_apply", "_product", "bias", "gates")
 
     def __init__(
         self,
         spec: IndexerSpec,
         queries: Linear,
         keys: Linear,
-        norm: BiasedLayerNorm,
+        norm: RmsNorm,
         weights: FloatLinear,
         gates: Linear,
         bias: Tensor,
@@ -57,7 +57,7 @@ class PoolIndexer(Indexer):
             apply: computes functions.
         """
         super().__init__(spec, queries, keys, norm, weights)
-        self.gates, self._bias, self._product, self._apply = gates, bias, product, apply
+        self.gates, self.bias, self._product, self._apply = gates, bias, product, apply
 
     def project(self, x: Tensor, latents: Tensor) -> tuple[Tensor, ...]:
         """The same as of others, and gates (T, K)."""
@@ -83,7 +83,7 @@ class PoolIndexer(Indexer):
             cache.read_part(part, first, last).view(-1, pool, self.spec.head_dim)
             for part in (_KEYS, _GATES)
         )
-        pooled = in_order(self._apply.softmax(gates + self._bias, 1) * keys, 1)
+        pooled = in_order(self._apply.softmax(gates + self.bias, 1) * keys, 1)
         cache.write_part(_KEYS, first + pool - 1, pooled, pool)
 
     def choose(self, made: Turned, cache: LayerCache, step: Step) -> Choice:
@@ -120,4 +120,4 @@ class PoolIndexer(Indexer):
 
     @property
     def small_bytes(self) -> int:
-        return super().small_bytes + self._bias.nbytes
+        return super().small_bytes + self.bias.nbytes

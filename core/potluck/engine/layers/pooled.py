@@ -21,7 +21,7 @@ from potluck.model.mixing.pooled import PooledSpec, PoolerSpec, PoolIndexSpec
 class Pooler:
     """Makes keys of pools."""
 
-    __slots__ = ("_apply", "_bias", "_norm", "_rotary_dim", "spec")
+    __slots__ = ("_apply", "_rotary_dim", "bias", "norm", "spec")
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Pooler:
         apply: Elementwise,
     ) -> None:
         """Put the parts together; `bias` is (rate, inputs), f32, and `apply` computes functions."""
-        self.spec, self._norm, self._bias = spec, norm, bias
+        self.spec, self.norm, self.bias = spec, norm, bias
         self._rotary_dim, self._apply = rotary_dim, apply
 
     def __call__(self, rows: Tensor, first: int, angles: Angles) -> Tensor:
@@ -46,7 +46,7 @@ class Pooler:
         """
         spec, size = self.spec, self.spec.size
         numbers, gates = rows.float().view(-1, spec.rate, 2 * spec.inputs).split(spec.inputs, -1)
-        gates = gates + self._bias
+        gates = gates + self.bias
         if spec.overlaps:
             late = slice(first, None)
             before = [_shifted(numbers[..., :size], first, 0.0), numbers[late, :, size:]]
@@ -54,12 +54,12 @@ class Pooler:
             gates = torch.cat(
                 [_shifted(gates[..., :size], first, -torch.inf), gates[late, :, size:]], 1
             )
-        keys = self._norm(in_order(numbers * self._apply.softmax(gates, 1), 1))
+        keys = self.norm(in_order(numbers * self._apply.softmax(gates, 1), 1))
         return turn(keys, angles.some(slice(None, None, spec.rate)), self._rotary_dim)
 
     @property
     def nbytes(self) -> int:
-        return self._norm.nbytes + self._bias.nbytes
+        return self.norm.nbytes + self.bias.nbytes
 
 
 class PoolIndex:
@@ -95,8 +95,8 @@ class PooledAttention:
     """The mixer in torch."""
 
     __slots__ = (
-        "_head_norm", "_key_norm", "_query_norm", "_sinks", "group_output", "index", "input", "poolers",
-        "pooling", "queries", "spec", "up",
+        "_head_norm", "group_output", "index", "input", "key_norm", "poolers", "pooling", "queries",
+        "query_norm", "sinks", "spec", "up",
     )  # fmt: skip
 
     def __init__(
@@ -131,8 +131,8 @@ class PooledAttention:
             group_output: of each group of heads, its rows of `PooledSpec.group_output`.
             output: see `PooledSpec`.
         """
-        self.spec, self.input, self._query_norm, self.queries = spec, inputs, query_norm, queries
-        self._head_norm, self._key_norm, self._sinks = head_norm, key_norm, sinks
+        self.spec, self.input, self.query_norm, self.queries = spec, inputs, query_norm, queries
+        self._head_norm, self.key_norm, self.sinks = head_norm, key_norm, sinks
         self.pooling, self.poolers, self.index = pooling, tuple(poolers), index
         self.group_output, self.up = tuple(group_output), output
 
@@ -140,9 +140,9 @@ class PooledAttention:
         """Normed (T, D) → queries, keys, what pools are made of, and what the indexer makes of the tokens: (T, …)."""
         spec = self.spec
         latents, keys = self.input(x).split((spec.query_rank, spec.head_dim), 1)
-        latents = self._query_norm(latents)
+        latents = self.query_norm(latents)
         heads = self._head_norm(self.queries(latents).view(-1, spec.head_dim))
-        parts = [heads.view(len(x), -1).float(), self._key_norm(keys).float()]
+        parts = [heads.view(len(x), -1).float(), self.key_norm(keys).float()]
         if self.pooling is not None:
             parts.append(self.pooling(x).float())
         if self.index is not None:
@@ -186,7 +186,7 @@ class PooledAttention:
 
     @property
     def nbytes(self) -> int:
-        norms = self._query_norm.nbytes + self._key_norm.nbytes + self._sinks.nbytes
+        norms = self.query_norm.nbytes + self.key_norm.nbytes + self.sinks.nbytes
         small = norms + sum(one.nbytes for one in self.poolers)
         return small + sum(matrix.nbytes for matrix in self.matrices)
 
@@ -232,7 +232,7 @@ class PooledAttention:
             mask = torch.cat([mask, seen], 1)
         scores = (queries.float() @ keys.T).mul_(spec.scale)  # (T, H, n)
         scores.masked_fill_(~mask[:, None], -torch.inf)
-        sinks = self._sinks[:, None].expand(len(scores), -1, -1)
+        sinks = self.sinks[:, None].expand(len(scores), -1, -1)
         return torch.cat([scores, sinks], -1).softmax(-1)[..., :-1] @ keys
 
 

@@ -145,7 +145,7 @@ class Before(Protocol):
 class StreamLayer(DecoderLayer):
     """A layer whose two blocks read and write several residual streams."""
 
-    __slots__ = ("_around_mixer", "_around_mlp", "_before", "_mixer", "_mlp")
+    __slots__ = ("_before", "_mixer", "_mlp", "around_mixer", "around_mlp")
 
     def __init__(
         self,
@@ -159,26 +159,26 @@ class StreamLayer(DecoderLayer):
     ) -> None:
         super().__init__(spec, mixer, mlp, norms)
         self._mixer, self._mlp, self._before = mixer, mlp, before
-        self._around_mixer, self._around_mlp = around_mixer, around_mlp
+        self.around_mixer, self.around_mlp = around_mixer, around_mlp
 
     def forward_all(self, x: Tensor, caches: Sequence[LayerCache], steps: Sequence[Step]) -> Tensor:
         if self._before is not None:
             x = self._before(x, caches, steps)
-        around = self._around_mixer
+        around = self.around_mixer
         norms = self.norms
         mixed, shares = around.read(x)
         mixed = self._mixed(self._mixer, normed(mixed, norms.before_mixer), caches, steps)
         x = around.write(x, mixed, shares)
-        mixed, shares = self._around_mlp.read(x)
+        mixed, shares = self.around_mlp.read(x)
         mixed = self._fed_forward(self._mlp, normed(mixed, norms.before_mlp), steps)
-        return self._around_mlp.write(x, mixed, shares)
+        return self.around_mlp.write(x, mixed, shares)
 
     @property
     def around(self) -> Sequence[Linear]:
         before = () if self._before is None else self._before.matrices
-        return *before, *self._around_mixer.matrices, *self._around_mlp.matrices
+        return *before, *self.around_mixer.matrices, *self.around_mlp.matrices
 
     @property
     def nbytes(self) -> int:
         before = 0 if self._before is None else self._before.nbytes
-        return super().nbytes + before + self._around_mixer.nbytes + self._around_mlp.nbytes
+        return super().nbytes + before + self.around_mixer.nbytes + self.around_mlp.nbytes

@@ -12,7 +12,14 @@ from potluck.engine.layers.block_index import BlockIndex, HeadIndex, IndexedAtte
 from potluck.engine.layers.indexer import Indexer
 from potluck.engine.layers.latent import LatentAttention
 from potluck.engine.layers.linear import FloatLinear
-from potluck.engine.layers.norms import BiasedLayerNorm, HeadNorm, ProjectionNorm, QkNorm
+from potluck.engine.layers.norms import (
+    BiasedLayerNorm,
+    HeadNorm,
+    KernelNorm,
+    ProjectionNorm,
+    QkNorm,
+    RmsNorm,
+)
 from potluck.engine.layers.pool_indexer import PoolIndexer
 from potluck.engine.loading.expansion import make_ups
 from potluck.engine.loading.matrices import MatrixBuilder
@@ -38,15 +45,17 @@ class AttentionBuilder(MatrixBuilder):
                 GeneratedTakingAttention,
                 has_kernels,
             )
+            from potluck.engine.generated.block_index import (
+                GeneratedIndexedAttention,
+                has_index_kernels,
+            )
 
-            if spec.index is not None:
-                from potluck.engine.generated.block_index import GeneratedIndexedAttention
-
+            if has_index_kernels(spec):
                 return GeneratedIndexedAttention(
                     spec, qkv, qk_norm, output, sinks, index=self._block_index(prefix, spec),
                     kernels=self.generated, cache=self._cache_dtype,
                 )  # fmt: skip
-            if has_kernels(spec):
+            if spec.index is None and has_kernels(spec):
                 kind = GeneratedAttention if spec.takes is None else GeneratedTakingAttention
                 return kind(
                     spec, qkv, qk_norm, output, sinks,
@@ -102,7 +111,9 @@ class AttentionBuilder(MatrixBuilder):
         both = torch.empty((2, spec.head_dim), device=self._device)
         for name, part in zip((KEY_NORM, KEY_NORM_BIAS), both, strict=True):
             self._filling.tensor(prefix + name, part)
-        norm = BiasedLayerNorm(both, spec.norm_eps, self._ops.norm)
+        norm: RmsNorm = BiasedLayerNorm(both, spec.norm_eps, self._ops.norm)
+        if spec.has_pools and self.generated is not None:
+            norm = KernelNorm(both, spec.norm_eps, self.generated, "biased layer")
         queries, keys = self._linear(prefix, spec.queries), self._linear(prefix, spec.keys)
         ((name, shape),) = spec.weights.tensors()
         product = F.linear if self.run_kernels is None else self.run_kernels.multiply_plain

@@ -1,12 +1,10 @@
 """Make MLPs and mixtures of experts from their specifications."""
 
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from potluck.engine.accelerator import experts_of
-from potluck.engine.gates import Elementwise, finish_learned
+from potluck.engine.gates import finish_learned
 from potluck.engine.generated.experts import make_together
 from potluck.engine.kernels import Router
 from potluck.engine.layers.linear import Linear, PackedLinear
@@ -15,16 +13,13 @@ from potluck.engine.layers.mlp import (
     Mlp,
     MoE,
     PackedMlp,
-    Route,
     check_experts,
-    has_route_kernel,
     route,
 )
 from potluck.engine.layers.parallel import ParallelMoE
 from potluck.engine.loading.matrices import MatrixBuilder
 from potluck.model.layers import DenseSpec, MoeSpec, ParallelSpec
 from potluck.model.powers import power
-from potluck.model.routing import Routing
 
 
 class FeedForwardBuilder(MatrixBuilder):
@@ -68,7 +63,7 @@ class FeedForwardBuilder(MatrixBuilder):
             mlps,
             None if spec.shared is None else self._mlp(prefix, spec.shared),
             narrow=self._narrow(prefix, spec),
-            route=self._route(routing),
+            route=route if self.generated is None else self.generated.route,
             together=together or placed,
             waits=placed is None,
         )
@@ -78,14 +73,6 @@ class FeedForwardBuilder(MatrixBuilder):
             return None
         first, last = spec.narrow
         return self._linear(prefix, first), self._linear(prefix, last)
-
-    def _route(self, routing: Routing) -> Route:
-        generated = self.generated
-        if generated is None:
-            return route
-        if has_route_kernel(routing):
-            return generated.route
-        return partial(route, product=generated.multiply_plain, apply=Elementwise(generated.gate))
 
     def _parallel(self, prefix: str, spec: ParallelSpec, eps: float) -> ParallelMoE:
         moe = spec.moe

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from potluck.engine.gates import Elementwise, gate
+from potluck.engine.kernels.products.tensors import MixTensors
 from potluck.engine.layers.balanced_streams import BalancedEnd, BalancedMix
 from potluck.engine.layers.carried import FirstNorm
 from potluck.engine.layers.ngrams import Ngrams
@@ -48,9 +49,7 @@ class StreamBuilder(MatrixBuilder):
         return BalancedMix(
             spec,
             self._norm_of(ones, balance.norm_eps),
-            matrix=matrix,
-            base=base,
-            scale=scale,
+            MixTensors(matrix, base, scale),
             product=F.linear if generated is None else generated.multiply_plain,
             apply=Elementwise(None if generated is None else generated.gate),
         )

@@ -133,8 +133,11 @@ def random_weights(
 
     def fill(targets: list[tuple[str, Target]]) -> Callable[[], None]:
         nonlocal done
-        for _, target in targets:
-            _fill(target, numbers)
+        for name, target in targets:
+            if config.is_id_table(name):  # each id has as many experts as in a real model
+                target.fill(0, torch.arange(target.width).expand(target.rows, -1))
+            else:
+                _fill(target, numbers)
             done += target.rows * target.width
             if progress is not None:
                 progress(done, total)

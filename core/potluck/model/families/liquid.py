@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from potluck.model.families.experts import DEEPSEEK_EXPERTS
-from potluck.model.families.facts import Family, LayerNorms
+from potluck.model.families.facts import Family, LayerNorms, OutputGate
+from potluck.model.families.words import FULL, WINDOWED
+from potluck.model.fields import Fields, invalid
+from potluck.model.limits import MAX_LAYERS
 
 _LFM2 = Family(
     defaults={
@@ -36,6 +39,20 @@ _LFM2 = Family(
     convolutions=True,
 )
 
+
+def _lfm3_words(fields: Fields) -> Mapping[str, object]:
+    """Where `layer_types` is missing, each fourth layer sees all and each fourth a window; the others have convolutions."""
+    for name in ("use_sandwich_norm", "use_attention_gate"):
+        if not fields.flag(name, True):
+            raise invalid(name, False, "must be true")
+    if "layer_types" in fields:
+        return {}
+    kinds = {0: WINDOWED, 2: FULL}
+    layers = fields.integer("num_hidden_layers", 1, MAX_LAYERS)
+    named = ["conv", *(kinds.get(layer % 4, "conv") for layer in range(1, layers))]
+    return {"layer_types": named}
+
+
 LIQUID: Mapping[str, Family] = {
     "Lfm2ForCausalLM": _LFM2,
     "Lfm2MoeForCausalLM": replace(
@@ -64,5 +81,46 @@ LIQUID: Mapping[str, Family] = {
             shared=None,
             shared_count=None,
         ),
+    ),
+    # LFM3: the same with norms after mixers and MLPs, a gate for each head, and windows
+    "Lfm3ForCausalLM": replace(
+        _LFM2,
+        defaults={
+            **_LFM2.defaults,
+            "hidden_size": 2048,
+            "intermediate_size": 7680,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+            "vocab_size": 128000,
+            "conv_L_cache": 7,
+            "sliding_window": 256,
+            "rope_local_base_freq": 10000.0,
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "proportional",
+                    "rope_theta": 1e6,
+                    "partial_rotary_factor": 0.5,
+                },
+            },
+            "eos_token_id": 124900,
+        },
+        words=_lfm3_words,
+        norms=LayerNorms(
+            before_mixer="operator_norm",
+            after_mixer="post_operator_norm",
+            before_mlp="ffn_norm",
+            after_mlp="post_ffn_norm",
+        ),
+        qk_norm_names=("q_norm", "k_norm"),
+        attention_output="o_proj",
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        output_gate=OutputGate(matrix="gate_proj", function="sigmoid", of_heads=True),
+        windows="all",
+        layer_types=True,
+        local_theta="rope_local_base_freq",
+        mlp_adjusted=None,
     ),
 }

@@ -177,7 +177,8 @@ def _windows(fields: Fields, family: Family, layers: int) -> tuple[int | None, .
 
 def _layer_types(fields: Fields, family: Family, layers: int) -> list[bool]:
     windowed = "sliding_attention" if family.chunk_size is None else "chunked_attention"
-    kinds = read_kinds(fields, "layer_types", ("full_attention", windowed), layers)
+    others = ("conv",) if family.convolutions else ()
+    kinds = read_kinds(fields, "layer_types", ("full_attention", windowed, *others), layers)
     return [kind == windowed for kind in kinds]
 
 

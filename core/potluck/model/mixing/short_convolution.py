@@ -12,7 +12,7 @@ from potluck.model.quantized import Shape
 from potluck.model.row_order import PairedRows
 
 _BLOCK = "conv"
-_KINDS = ("full_attention", _BLOCK)
+_KINDS = ("full_attention", "sliding_attention", _BLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from potluck.model.shapes.gemma import GEMMA
 from potluck.model.shapes.llama import LLAMA
 from potluck.model.shapes.mixtures import MIXTURES
 from potluck.model.shapes.qwen import QWEN
+from potluck.model.shapes.sparse import SPARSE
 
-SHAPES: Mapping[str, Mapping[str, object]] = {**LLAMA, **QWEN, **MIXTURES, **GEMMA}
+SHAPES: Mapping[str, Mapping[str, object]] = {**LLAMA, **QWEN, **MIXTURES, **SPARSE, **GEMMA}
 DEFAULT_SHAPE = "llama-1b"

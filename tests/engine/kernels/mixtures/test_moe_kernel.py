@@ -96,7 +96,7 @@ def test_the_chosen_experts_are_weighed_and_added(
         assert (y - wanted).norm() < 0.02 * wanted.norm()
 
 
-@pytest.mark.parametrize("function", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("function", ["softmax", "sigmoid", "sqrtsoftplus"])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("groups", "best"), [(1, 1), (6, 2), (12, 12), (3, 1)])
 def test_the_kernel_chooses_and_weighs_as_torch_does(
@@ -117,6 +117,20 @@ def test_the_kernel_chooses_and_weighs_as_torch_does(
     x = torch.randn(40, HIDDEN)
 
     factors, wanted = KERNELS.route(x, router), route(x, router)
+
+    assert torch.equal(factors < 0, wanted < 0)
+    torch.testing.assert_close(factors.clamp(min=0), wanted.clamp(min=0))
+
+
+def test_the_kernel_weighs_the_experts_that_a_table_says() -> None:
+    routing = Routing(
+        count=24, per_token=3, normalise=True, function="sqrtsoftplus", scale=1.5, vocabulary=7
+    )
+    table = torch.stack([torch.randperm(24)[:3] for _ in range(7)]).int()
+    router = Router(torch.randn(24, HIDDEN), None, routing, id_table=table)
+    x, ids = torch.randn(40, HIDDEN), torch.randint(7, (40,), dtype=torch.int32)
+
+    factors, wanted = KERNELS.route(x, router, ids), route(x, router, ids)
 
     assert torch.equal(factors < 0, wanted < 0)
     torch.testing.assert_close(factors.clamp(min=0), wanted.clamp(min=0))

@@ -4,17 +4,21 @@ A token's choice is a call of `emit_choose_tokens`: its queries are turned, ever
 scores are found, and the rows that these tokens have in the cache are copied, one after the other in the order of their
 positions. To attention they are a cache of so many tokens, whose panels are those of any other: so a token has the
 same bits alone and among others, and attention need not know which tokens it sees.
-
-A score is kept as an integer that is ordered as the scores are. The least of the highest ones is found bit by bit, each
-by one pass that counts: 32 passes over numbers that lie in a processor's cache.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from llvmlite import ir
 
-from potluck.engine.kernels.attending.attention import LANES, PANEL, WIDE, Cached, Heads, rows_of
+from potluck.engine.kernels.attending.attention import LANES, PANEL, Cached, Heads, rows_of
+from potluck.engine.kernels.attending.choosing_kernel import (
+    LOWEST_OF_EACH,
+    ScoringHeads,
+    find_highest,
+    load_columns,
+    ordered,
+    score,
+)
 from potluck.engine.kernels.attending.rope_kernel import quantise
 from potluck.engine.kernels.layout import CACHE_LINE
 from potluck.engine.kernels.paths import Path
@@ -37,9 +41,6 @@ from potluck.engine.kernels.writing.ir_types import (
 from potluck.engine.kernels.writing.memory import Address, Number, Pointer, Record, Span, stack
 from potluck.engine.kernels.writing.values import Value
 
-_INTEGERS = vector(I32, LANES)
-_LOWEST = -(1 << 31)  # of the integers: below that of any score
-_INFINITY = float("inf")
 _COPIED = 32  # bytes that are copied at a time
 _AHEAD = 4 * LANES  # tokens whose keys are prefetched before they are scored
 
@@ -48,30 +49,18 @@ CHOOSE_TOKENS = ir.FunctionType(VOID, [POINTER])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexHeads:
+class IndexHeads(ScoringHeads):
     """What the kernels of an indexer are written for."""
 
     cached: Heads  # of attention, whose cached rows have the keys behind them
-    heads: int
-    head_dim: int
     rotary_dim: int
     chosen: int  # tokens that a query sees
-    scale: float  # of scores
     epsilon: float  # of the keys' norm
-
-    @property
-    def q_size(self) -> int:
-        return self.heads * self.head_dim
 
     @property
     def parts(self) -> tuple[int, int, int]:
         """Numbers of what a token has: queries, key, weights of the heads."""
         return self.q_size, self.head_dim, self.heads
-
-    @property
-    def padded(self) -> int:
-        """Numbers in the vectors of a key."""
-        return -(-self.head_dim // LANES) * LANES
 
 
 class IndexKeys(Record):
@@ -163,7 +152,7 @@ def emit_choose_tokens(
         _turn(e, shape, given.queries + head * shape.head_dim, given.cosines, given.sines)
     threads = OnThreads(e, run, given.job, given.shares)
     threads.call(score, e.arguments[0], given.position // PANEL + 1)
-    _find(e, shape, given)
+    find_highest(e, given.scores, given.position + 1, shape.chosen, given.places)
     arguments = CopyRows.store(e, **{field: given[field] for field in CopyRows.fields})
     threads.call(copy, arguments, shape.chosen)
     return e.end()
@@ -182,14 +171,10 @@ def _emit_score(module: ir.Module, name: str, path: Path, shape: IndexHeads) -> 
             _prefetch(e, shape, keys, token + _AHEAD)
             _load_columns(e, shape, keys, token, count, columns)
             number = token + constant(vector(I64, LANES), range(LANES))
-            key = e.select(
-                number < count, _ordered(e, _score(e, shape, given, columns)), _LOWEST_OF_EACH
-            )
+            scores = score(e, shape, given.queries, given.weights, columns)
+            key = e.select(number < count, ordered(e, scores), LOWEST_OF_EACH)
             given.scores[Span(start + token, LANES)] = key
     return internal(e.end())
-
-
-_LOWEST_OF_EACH = constant(_INTEGERS, _LOWEST)
 
 
 def _prefetch(e: Emitter, shape: IndexHeads, keys: Cached, first: Value) -> None:
@@ -204,83 +189,11 @@ def _prefetch(e: Emitter, shape: IndexHeads, keys: Cached, first: Value) -> None
 def _load_columns(
     e: Emitter, shape: IndexHeads, keys: Cached, first: Value, count: Value, columns: Pointer
 ) -> None:
-    """Write the keys of 16 tokens as columns, f32: number by number, with the tokens side by side."""
+    """Write the keys of 16 tokens as columns."""
     kind, offset = shape.cached.cache_kind, shape.cached.row_bytes
     tokens = [(first + lane).at_most(count - 1) for lane in range(LANES)]  # others are not cached
     places = [keys.at(token).skip(offset).of(kind) for token in tokens]
-    scales = [
-        None if kind != KIND_INT8 else place.skip(shape.head_dim).of(KIND_F32)[0]
-        for place in places
-    ]
-    for span in e.spans(shape.head_dim, LANES):
-        numbers = [
-            place[span] if scale is None else place[span] * e.splat(scale, LANES)
-            for place, scale in zip(places, scales, strict=True)
-        ]
-        target = columns + span.first * LANES
-        for index, column in enumerate(e.transpose(numbers)):
-            (target + index * LANES).of(WIDE)[0] = column
-
-
-def _score(e: Emitter, shape: IndexHeads, given: Choose, columns: Pointer) -> Value:
-    """Return the scores of 16 tokens: the heads' products, where above zero, times their weights."""
-    total = e.variable(constant(WIDE, 0.0))
-    most = 8 if e.path.registers >= 32 else 4
-    whole = shape.heads - shape.heads % most
-    blocks = ((0, whole, most), (whole, shape.heads, shape.heads - whole))
-    for start, stop, count in (block for block in blocks if block[0] < block[1]):
-        with e.loop(start, stop, count) as head:
-            queries = given.queries + head * shape.head_dim
-            sums = [e.variable(constant(WIDE, 0.0)) for _ in range(count)]
-            with e.loop(0, shape.head_dim) as number:
-                column = (columns + number * LANES).of(WIDE)[0]
-                for member, one in enumerate(sums):
-                    query = e.splat((queries + member * shape.head_dim)[number], LANES)
-                    one.value = e.multiply_add(query, column, one.value)
-            for member, one in enumerate(sums):
-                weight = e.splat(given.weights[head + member] * shape.scale, LANES)
-                # Unordered: a product that is NaN stays one.
-                is_above = e.fcmp_unordered(">", one.value, constant(WIDE, 0.0))
-                above = e.select(is_above, one.value, constant(WIDE, 0.0))
-                total.value = e.multiply_add(above, weight, total.value)
-    return total.value
-
-
-def _ordered(e: Emitter, scores: Value) -> Value:
-    """Return integers that are ordered as the scores: zeros are equal, and NaN is as infinity."""
-    is_nan = e.fcmp_unordered("uno", scores, scores)
-    scores = e.select(is_nan, constant(WIDE, _INFINITY), scores + 0.0)  # -0 becomes 0
-    bits = e.bitcast(scores, _INTEGERS)
-    return bits ^ (bits.shifted_signed(31) & 0x7FFFFFFF)
-
-
-def _find(e: Emitter, shape: IndexHeads, given: Choose) -> None:
-    """Write the positions with the highest scores; of those that are equal to the least of them, the first ones."""
-    count, wanted = given.position + 1, e.index(shape.chosen)
-    whole = (count + (LANES - 1)) // LANES * LANES  # what is behind the last token is the lowest
-    found = e.variable(constant(I32, _LOWEST))
-    with e.loop(0, 32) as index:
-        higher = found.value ^ e.shl(constant(I32, 1), e.trunc(31 - index, I32))
-        of_each = e.splat(higher, LANES)
-        number = _count(e, given.scores, whole, of_each.__le__)
-        found.value = e.select(number >= wanted, higher, found.value)
-    least = found.value
-    above = _count(e, given.scores, whole, e.splat(least, LANES).__lt__)
-    equal, place = e.variable(wanted - above), e.variable(e.index(0))
-    with e.loop(0, count) as position:
-        score = given.scores[position]
-        is_equal = score.equals(least) & (equal.value > 0)
-        equal.value = equal.value - e.zext(is_equal, I64)
-        given.places[place.value] = position  # overwritten by the next one, unless it is taken
-        place.value = place.value + e.zext(is_equal | (score > least), I64)
-
-
-def _count(e: Emitter, scores: Pointer, whole: Value, condition: Callable[[Value], Value]) -> Value:
-    """Return of how many scores the condition holds."""
-    sums = e.variable(constant(_INTEGERS, 0))
-    with e.loop(0, whole, LANES) as index:
-        sums.value = sums.value + e.zext(condition(scores[Span(index, LANES)]), _INTEGERS)
-    return e.zext(sums.value.reduce("add"), I64)
+    load_columns(e, places, kind, shape.head_dim, columns)
 
 
 class CopyRows(Record):

@@ -142,14 +142,19 @@ class GeneratedKernels(CompiledKernels, Kernels):
         rows = logits.view(-1, logits.shape[-1])
         return self._rows(rows, rows.shape[1], None, "softcapped", cap).view(logits.shape)
 
-    def route(self, x: Tensor, router: Router) -> Tensor:
+    def route(self, x: Tensor, router: Router, ids: Tensor | None = None) -> Tensor:
         """What `mlp.route` computes, on f32."""
         assert x.dtype == router.matrix.dtype == torch.float32
+        chosen = None
+        if router.id_table is not None:
+            assert ids is not None
+            chosen = router.id_table[ids.long()]
         scores = self.multiply_plain(x, router.matrix, router.addend)
         factors = torch.empty_like(scores)
         arguments = Choose.structure(
             scores=scores.data_ptr(),
             bias=0 if router.bias is None else router.bias.data_ptr(),
+            chosen=0 if chosen is None else chosen.data_ptr(),
             factors=factors.data_ptr(),
         )
         choose = self._library.get(emit_choose_many, router.routing)

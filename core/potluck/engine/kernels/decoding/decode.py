@@ -14,19 +14,18 @@ from potluck.engine.kernels.attending.attention_fields import (
     norm_parts,
     shared_fields,
 )
-from potluck.engine.kernels.attending.attention_kernel import parts_floats
-from potluck.engine.kernels.attending.index_kernel import IndexHeads, score_numbers
 from potluck.engine.kernels.called.convolution import convolution_fields
 from potluck.engine.kernels.called.delta import delta_fields
 from potluck.engine.kernels.called.generated import NO_WINDOW, GeneratedKernels
 from potluck.engine.kernels.called.mamba import mamba_fields
+from potluck.engine.kernels.called.pools import pooled_fields
 from potluck.engine.kernels.called.recurrent import cached_fields
 from potluck.engine.kernels.decoding import layer_records as records
+from potluck.engine.kernels.decoding.decode_memory import empty_input, room_memory, step_memory
 from potluck.engine.kernels.decoding.latent_layer import LatentShape
 from potluck.engine.kernels.decoding.layer_kernel import emit_decode
 from potluck.engine.kernels.decoding.layer_shape import LayerShape
 from potluck.engine.kernels.decoding.layer_weights import LayerWeights, Moe, check_layer
-from potluck.engine.kernels.layout import GROUP, input_bytes
 from potluck.engine.kernels.products.tensors import Angles
 from potluck.model.families.facts import gate_up_rows
 from potluck.model.mixing.delta_net import DeltaHeads
@@ -79,14 +78,13 @@ class Decoder:
         widest = max(
             shape.hidden, shape.attended, space_size, shape.widest, shape.expert_width, few
         )
-        self._records = _empty_input(widest)
+        self._records = empty_input(widest)
         mlp_rows = gate_up_rows(shape.activation, shape.widest)
         space_rows = 0 if shape.space is None else shape.space.heads.rows
         self._wide = torch.empty(max(shape.mixed_rows, space_rows, mlp_rows, shape.hidden))
         self._attended = torch.empty(max(shape.attended, space_size))
-        self._parts, self._room = torch.empty(0), 0
-        self._scores = torch.empty(0, dtype=torch.int32)  # of an indexer
-        self._memory = _memory(shape)
+        self._growing, self._room = dict[str, Tensor](), 0
+        self._memory = step_memory(shape)
         if shape.latent is not None and shape.latent.sees is not None:
             chosen = chosen or ChosenMemory.of([shape.latent])
             assert chosen is not None
@@ -101,6 +99,8 @@ class Decoder:
         self._own = (records.Layer.structure * len(layers))(*own)
         self._places: list[tuple[int, ...]] = [()] * len(layers)
         self._capacity = 0
+        vocabulary = None if shape.routing is None else shape.routing.vocabulary
+        self._ids = _ENDLESS if vocabulary is None else vocabulary
         if not isinstance(shape.mixer, Heads):
             self._capacity = _ENDLESS
 
@@ -114,6 +114,8 @@ class Decoder:
         shared: Sequence[Tensor | None] | None = None,
         states: Sequence[Tensor | None] | None = None,
         inputs: Tensor | None = None,
+        token: int = 0,
+        pool: Angles | None = None,
     ) -> None:
         """Run one token through the layers.
 
@@ -127,29 +129,40 @@ class Decoder:
             shared: likewise.
             states: likewise.
             inputs: the token's row of the table of layers' embeddings, f32, if layers have some.
+            token: its id, if layers look at it.
+            pool: the angles of the first token of the pool that ends with the token, f32; None: none does.
         """
         assert inputs is None or (inputs.is_contiguous() and inputs.dtype == torch.float32)
         assert hidden.dtype == torch.float32
         assert hidden.is_contiguous()
-        assert hidden.numel() == self._shape.hidden + self._shape.carried
+        assert hidden.numel() == self._shape.width
         self.place(caches, firsts, shared, states)
-        mixer = self._shape.mixer
-        width = mixer.rotary_dim if isinstance(mixer, Heads) else 0
+        width = self._shape.rotary_dim
         addresses = [
             each.addresses(width) if rope in self._ropes else (0, 0, 0)
             for rope, each in enumerate(angles)
         ]
         row = 0 if inputs is None else inputs.data_ptr()
-        self.step(hidden.data_ptr(), position, addresses, row)
+        early = (0, 0) if pool is None else pool.addresses(width)[:2]
+        self.step(hidden.data_ptr(), position, addresses, row, token, early)
 
     def step(
-        self, hidden: int, position: int, angles: Sequence[tuple[int, int, int]], inputs: int = 0
+        self,
+        hidden: int,
+        position: int,
+        angles: Sequence[tuple[int, int, int]],
+        inputs: int = 0,
+        token: int = 0,
+        pool: tuple[int, int] = (0, 0),
     ) -> None:
         """Run one token through the layers, with the caches that were placed last.
 
-        What `__call__` does, but given addresses: of hidden states, of angles, and of `inputs`.
+        What `__call__` does, but given addresses: of hidden states, of angles, of `inputs`, and of those of `pool`.
         """
         assert position < self._capacity, "no room in the cache"
+        assert 0 <= token < self._ids
+        self._step.token = token
+        self._step.pool_cosines, self._step.pool_sines = pool
         for rope in self._ropes:
             here = self._angles[1 + rope]
             here.cosines, here.sines, here.query_factors = angles[rope]
@@ -176,7 +189,7 @@ class Decoder:
             caches: of each layer.
             firsts: the position whose keys and values are in the first row of each. None: 0 in all.
             shared: of each the rows before, if they are needed, as `GeneratedKernels.attend` takes them.
-            states: of each that of a state space beside attention.
+            states: of each that of a state space beside attention, or the rows of pools.
         """
         firsts = [0] * len(caches) if firsts is None else firsts
         shared = [None] * len(caches) if shared is None else shared
@@ -194,12 +207,9 @@ class Decoder:
 
     def _make_room(self, heads: Heads, length: int) -> None:
         """Make memory for attention to so many cached tokens."""
-        self._parts, self._room = torch.empty(parts_floats(heads, length)), length
-        self._step.parts = self._parts.data_ptr()
-        latent = self._shape.latent
-        if latent is not None and latent.index is not None:
-            self._scores = torch.empty(score_numbers(length), dtype=torch.int32)
-            self._step.scores = self._scores.data_ptr()
+        self._growing, self._room = room_memory(self._shape, heads, length), length
+        for name, memory in self._growing.items():
+            setattr(self._step, name, memory.data_ptr())
 
     def _make_step(self) -> ctypes.Structure:
         """Make the record of a step, with all that stays the same from token to token."""
@@ -234,10 +244,12 @@ class Decoder:
             "after_mlp": layer.norms.after_mlp,
             **_expert_tensors(layer.moe),
         }
-        if (latent := layer.latent) is not None:
-            tensors |= latent.tensors
+        for one in (layer.latent, layer.pooled, layer.blocks):
+            tensors |= {} if one is None else one.tensors
         if layer.inputs is not None:
             tensors |= layer.inputs.tensors
+        for block, mix in zip(("mixer", "mlp"), layer.streams or (), strict=False):
+            tensors |= {f"{block}_{name}": one for name, one in mix._asdict().items()}
         places = {}
         if isinstance(mixer, DeltaHeads):
             assert layer.delta_net is not None
@@ -274,7 +286,10 @@ class Decoder:
         own, mixer = self._own[index], self._shape.mixer
         if mixer is None:
             return
-        if not isinstance(mixer, Heads):
+        if self._shape.pooled is not None:
+            assert state is not None
+            fields = pooled_fields(self._shape.pooled.heads, cache, first, state)
+        elif not isinstance(mixer, Heads):
             fields = cached_fields(mixer, cache)
         else:
             fields = cache_fields(mixer, cache, first) | shared_fields(mixer, shared)
@@ -283,27 +298,6 @@ class Decoder:
             fields |= cached_fields(self._shape.space.heads, state)
         for name, value in fields.items():
             setattr(own, name, value)
-
-
-def _memory(shape: LayerShape) -> dict[str, Tensor]:
-    """Make the memory that only some layers need, by the name of its field in a step."""
-    made: dict[str, Tensor] = {}
-    if isinstance(shape.mixer, DeltaHeads):
-        mixer = shape.mixer
-        decays = max(mixer.decays_size, mixer.decays_step)
-        made["rates"] = torch.empty(mixer.value_heads + decays)
-        made["few"] = torch.empty(max(mixer.key_size, mixer.value_size))
-    if shape.latent is not None:
-        made |= _latent_memory(shape.latent)
-    if shape.routing is not None:
-        made |= _routing(shape, shape.routing.rows)
-    if shape.inputs is not None:
-        made["input_gates"] = torch.empty(2 * shape.inputs.size)
-    if shape.space is not None:
-        made.setdefault("added", torch.empty(shape.hidden))
-    if made or shape.is_side_by_side:
-        made["normed"] = torch.empty(shape.hidden)
-    return made
 
 
 def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
@@ -315,6 +309,7 @@ def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
         "router": router.matrix,
         "router_bias": router.addend,
         "choice_bias": router.bias,
+        "id_table": router.id_table,
         "expert_scales": router.scales,
     }
     if moe.narrow is not None:
@@ -329,48 +324,6 @@ def _expert_tensors(moe: Moe | None) -> dict[str, Tensor | None]:
             "after_moe": norms.after_moe,
         }
     return tensors
-
-
-def _routing(shape: LayerShape, rows: int) -> dict[str, Tensor]:
-    """Make the memory that only a layer with experts needs, by the name of its field in a step."""
-    most = max(shape.hidden, shape.expert_width)
-    total, beside = torch.empty(2 * most).split(most)  # which are summed at once
-    return {
-        "narrow": torch.empty(shape.expert_width),
-        "gated": _empty_input(shape.widest),
-        "added": torch.empty(max(shape.hidden, shape.expert_width)),
-        "total": total,
-        "beside": beside,
-        "routed": torch.empty(rows),
-        "factors": torch.empty(rows),
-    }
-
-
-def _latent_memory(shape: LatentShape) -> dict[str, Tensor]:
-    """Make the memory that only latent attention needs, by the name of its field in a step."""
-    heads = shape.heads
-    widest = max(heads.plain_dim, heads.rank)
-    index = {} if shape.index is None else _index_memory(shape.index)
-    return index | {
-        "queries": torch.empty(shape.queries),
-        "absorbed": torch.empty(heads.heads * heads.row),
-        "mixed": torch.empty(heads.heads * heads.rank),
-        "head_inputs": _empty_input(heads.heads * (widest + GROUP)),
-    }
-
-
-def _index_memory(heads: IndexHeads) -> dict[str, Tensor]:
-    """Make the memory that only an indexer needs, by the name of its field in a step."""
-    return {
-        "index_queries": torch.empty(heads.q_size),
-        "index_key": torch.empty(heads.head_dim),
-        "head_weights": torch.empty(heads.heads),
-    }
-
-
-def _empty_input(width: int) -> Tensor:
-    """Make memory for the input of a product, large enough for records and for f32."""
-    return torch.empty(max(input_bytes(1, width), 4 * width), dtype=torch.uint8)
 
 
 def _expert_records(moe: Moe) -> ctypes.Array[Any]:

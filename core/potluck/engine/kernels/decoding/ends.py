@@ -7,9 +7,10 @@ from torch import Tensor
 
 from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.decoding.head_kernel import HeadShape, HeadStep, emit_head
+from potluck.engine.kernels.decoding.streams_kernel import LANES, StreamShape, check_mix
 from potluck.engine.kernels.layout import groups_of, input_bytes
 from potluck.engine.kernels.products.lookup_kernel import emit_lookup
-from potluck.engine.kernels.products.tensors import PackedWeight
+from potluck.engine.kernels.products.tensors import MixTensors, PackedWeight
 from potluck.model.families.facts import NormKind
 
 
@@ -40,7 +41,10 @@ class Head:
         weight: PackedWeight,
         norm_kind: NormKind = "root mean square",
         addend: Tensor | None = None,
+        streams: StreamShape | None = None,
+        mix: MixTensors | None = None,
     ) -> None:
+        """Make it. `streams` are those of the hidden states, if they are several: `mix` makes one of them, or their mean."""
         assert norm.dtype == torch.float32
         assert norm.is_contiguous()
         assert norm.shape == ((2,) if norm_kind == "biased layer" else ()) + (weight.width,)
@@ -50,12 +54,21 @@ class Head:
             weight_format=weight.format,
             epsilon=epsilon,
             norm_kind=norm_kind,
+            streams=streams,
+            averages=mix is None,
         )
+        memory: dict[str, Tensor] = {}
+        if streams is not None:
+            sizes = ("block", streams.hidden), ("normed", streams.width), ("stream_shares", LANES)
+            memory = {name: torch.empty(size) for name, size in sizes}
+        if streams is not None and mix is not None:
+            check_mix(mix, streams, is_head=True)
+            memory |= {f"mix_{name}": one for name, one in mix._asdict().items()}
         self.logits = torch.zeros(weight.rows)  # (V,), f32: of the last call
         self._kernels, self._run = kernels, kernels.compiled(emit_head, shape)
         addend = None if addend is None else addend.float().contiguous()
         records = torch.empty(input_bytes(1, weight.width), dtype=torch.uint8)
-        self._memory = norm, weight, records, addend
+        self._memory = norm, weight, records, addend, memory
         self._step = HeadStep.structure(
             norm=norm.data_ptr(),
             records=records.data_ptr(),
@@ -64,6 +77,7 @@ class Head:
             logits=self.logits.data_ptr(),
             job=kernels.job,
             shares=kernels.shares,
+            **{name: one.data_ptr() for name, one in memory.items()},
         )
         self._address = ctypes.addressof(self._step)
 

@@ -51,7 +51,10 @@ class FeedForwardCalls(LayerParts):
             normed = self._normed(layer.router_norm if is_beside else layer.before_mlp)
         addend = layer.router_bias
         self.router.multiply(layer.router, normed, step.routed, addend, routing.rows, width)
-        e.call(self.called.choose, [step.routed, layer.choice_bias, step.factors])
+        told: Operand = NULL
+        if routing.vocabulary is not None:
+            told = layer.id_table + step.token * routing.per_token
+        e.call(self.called.choose, [step.routed, layer.choice_bias, told, step.factors])
         if is_beside:
             normed = self.router.normed(step.hidden, width, layer.before_moe, shape.epsilon)
         form, read = self._form(shape.gate_up_format), normed

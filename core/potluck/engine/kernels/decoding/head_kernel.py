@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from potluck.engine.kernels.decoding.forms import PackedForm
+from potluck.engine.kernels.decoding.forms import FloatForm, PackedForm
+from potluck.engine.kernels.decoding.streams_kernel import StreamCalls, StreamShape, emit_shares
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.threads_kernel import OnThreads, emit_run
 from potluck.engine.kernels.writing.emit import Emitter
@@ -33,6 +34,12 @@ class HeadStep(Record):
     matrix = Address(I8)
     addend = Address(KIND_F32)  # or null
     logits = Address(KIND_F32)
+    block = Address(KIND_F32)  # of residual streams: what the norm reads, and the next five
+    normed = Address(KIND_F32)
+    stream_shares = Address(KIND_F32)
+    mix_matrix = Address(KIND_F32)
+    mix_base = Address(KIND_F32)
+    mix_scale = Address(KIND_F32)
     job = Address(I8)
     shares = Number()
 
@@ -53,21 +60,47 @@ class HeadShape:
     weight_format: PackedFormat
     epsilon: float  # of the norm
     norm_kind: NormKind = "root mean square"
+    streams: StreamShape | None = None
+    averages: bool = False  # the norm reads the mean of the streams, else what a mix makes of them
 
 
 def emit_head(module: ir.Module, name: str, path: Path, shape: HeadShape) -> ir.Function:
     """Write logits = norm(hidden) Wᵀ + addend; hidden states, weights of the norm, addend and logits are f32."""
     run = emit_run(module, f"{name}_run", path)
+    shares = None
+    if shape.streams is not None and not shape.averages:
+        shares = emit_shares(module, f"{name}_shares", path, shape.streams, is_head=True)
     e = Emitter(ir.Function(module, HEAD, name), path)
     given = HeadStep.load(e.arguments[0])
     threads = OnThreads(e, run, given.job, given.shares)
     form = PackedForm(
         name=name, memory=given.records, threads=threads, weight_format=shape.weight_format
     )
-    norm = shape.epsilon, shape.norm_kind
-    inputs = form.normed(given.hidden, shape.hidden, given.norm, *norm)
+    hidden = given.hidden
+    if shape.streams is not None:
+        _read_streams(name, threads, given, shape.streams, shares)
+        hidden = given.block
+    inputs = form.normed(hidden, shape.hidden, given.norm, shape.epsilon, shape.norm_kind)
     form.multiply(given.matrix, inputs, given.logits, given.addend, shape.rows, shape.hidden)
     return e.end(_emit_best(e, given.logits, shape.rows))
+
+
+def _read_streams(
+    name: str, threads: OnThreads, given: HeadStep, shape: StreamShape, shares: ir.Function | None
+) -> None:
+    """Write what the norm reads of several streams; without `shares`, their mean."""
+    calls = StreamCalls(
+        e=threads.e,
+        shape=shape,
+        form=FloatForm(name=name, memory=given.normed, threads=threads, kind=KIND_F32),
+        streams=given.hidden,
+        shares=given.stream_shares,
+    )
+    if shares is None:
+        calls.mean(given.block)
+        return
+    mix = given.mix_matrix, given.mix_base, given.mix_scale
+    calls.read(mix, shares, given.block, is_head=True)
 
 
 def _emit_best(e: Emitter, logits: Pointer, count: int) -> Value:

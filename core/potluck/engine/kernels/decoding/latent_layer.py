@@ -9,9 +9,11 @@ from potluck.engine.kernels.attending.attention_kernel import Attend
 from potluck.engine.kernels.attending.index_kernel import Choose, CopyRows, IndexHeads, IndexKeys
 from potluck.engine.kernels.attending.latent_kernel import HeadProducts, LatentHeads, LatentRows
 from potluck.engine.kernels.decoding.forms import FloatForm, Form
+from potluck.engine.kernels.decoding.pool_index_calls import PoolIndexCalls, PoolIndexShape
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import NULL
 from potluck.engine.kernels.writing.memory import Pointer, Record
+from potluck.engine.kernels.writing.values import Value
 from potluck.model.formats import WeightFormat
 
 
@@ -25,6 +27,7 @@ class LatentShape:
     key_format: WeightFormat
     value_format: WeightFormat
     index: IndexHeads | None = None  # of the indexer, if there is one
+    pools: PoolIndexShape | None = None  # of an indexer of pools, if there is one
     follows: int | None = None  # tokens that it sees of those that an earlier layer has chosen
     index_queries_format: WeightFormat | None = None
     index_keys_format: WeightFormat | None = None
@@ -32,7 +35,13 @@ class LatentShape:
     @property
     def sees(self) -> int | None:
         """The most tokens that a query sees; None: it sees all."""
+        if self.pools is not None:
+            return self.pools.heads.sees
         return self.follows if self.index is None else self.index.chosen
+
+    @property
+    def has_indexer(self) -> bool:
+        return self.index is not None or self.pools is not None
 
     @property
     def queries(self) -> int:
@@ -56,7 +65,7 @@ class LatentCalls:
     rows: ir.Function  # made by `emit_latent_rows`
     attend: ir.Function
     # Made by `emit_index_keys` and `emit_choose_tokens` if there is an indexer, by `emit_copy_rows` if the layer
-    # follows another's.
+    # follows another's; of an indexer of pools see there.
     index: tuple[ir.Function, ...]
     step: Record
     layer: Record
@@ -70,6 +79,8 @@ class LatentCalls:
         self._cache(queries, latents)
         if shape.index is not None:
             self._cache_key(shape.index)
+        if shape.pools is not None:
+            self._of_pools(shape.pools).cache_key()
         self._multiply(
             shape.key_format,
             (layer["key_up"], heads.rank, heads.plain_dim),
@@ -168,6 +179,30 @@ class LatentCalls:
         arguments = CopyRows.store(self.e, places=step["places"], rows=step["rows"], **cached)
         self.router.threads.call(self.index[0], arguments, follows)
 
+    def _of_pools(self, shape: PoolIndexShape) -> PoolIndexCalls:
+        return PoolIndexCalls(
+            e=self.e,
+            shape=shape,
+            forms=self.forms,
+            router=self.router,
+            functions=self.index,
+            step=self.step,
+            layer=self.layer,
+            normed=self.normed,
+        )
+
+    def _see_chosen(self, sees: int) -> Value:
+        """Copy the rows that the token sees, of more; return the number of the last."""
+        shape = self.shape
+        if shape.pools is not None:
+            assert shape.query_rank is not None
+            return self._of_pools(shape.pools).choose(shape.query_rank, shape.heads.epsilon) - 1
+        if shape.index is not None:
+            self._choose(shape.index)
+        else:
+            self._copy(sees)
+        return self.e.index(sees - 1)
+
     def _attend(self) -> None:
         e, step, layer = self.e, self.step, self.layer
         names = ("keys", "values", "head_stride", "own_from", "window")
@@ -176,14 +211,11 @@ class LatentCalls:
         cached["position"] = step["position"]
         if (sees := self.shape.sees) is not None:
             is_longer = step["position"] >= sees
+            last = e.variable(e.index(0))
             with e.if_then(is_longer):
-                if self.shape.index is not None:
-                    self._choose(self.shape.index)
-                else:
-                    self._copy(sees)
-            last = e.index(sees - 1)
+                last.value = self._see_chosen(sees)
             chosen = {"keys": step["rows"], "values": step["rows"], "own_from": e.index(0)}
-            for name, value in (chosen | {"position": last}).items():
+            for name, value in (chosen | {"position": last.value}).items():
                 cached[name] = e.select(is_longer, value, cached[name])
         arguments = Attend.store(
             e,

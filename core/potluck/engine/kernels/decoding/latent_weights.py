@@ -7,7 +7,9 @@ from torch import Tensor
 
 from potluck.engine.kernels.attending.index_kernel import IndexHeads
 from potluck.engine.kernels.attending.latent_kernel import LatentHeads
+from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
 from potluck.engine.kernels.decoding.latent_layer import LatentShape
+from potluck.engine.kernels.decoding.pool_index_calls import PoolIndexShape
 from potluck.engine.kernels.layout import ROWS
 from potluck.engine.kernels.products.tensors import FloatWeight, Weight
 
@@ -22,22 +24,24 @@ class LatentWeights:
     norm: Tensor  # (rank,)
     key_up: Weight  # (H·rank, plain_dim)
     value_up: Weight  # (H·value_dim, rank)
-    index: "IndexWeights | None" = None  # of the indexer, if there is one
+    index: "IndexWeights | PoolIndexWeights | None" = None  # of the indexer, if there is one
     follows: int | None = None  # see `LatentShape`
 
     @property
     def shape(self) -> LatentShape:
-        queries = self.queries
+        queries, index = self.queries, self.index
+        of_tokens = index if isinstance(index, IndexWeights) else None
         return LatentShape(
             heads=self.heads,
             query_rank=None if queries is None else queries.width,
             query_format=None if queries is None else queries.format,
             key_format=self.key_up.format,
             value_format=self.value_up.format,
-            index=None if self.index is None else self.index.heads,
+            index=of_tokens and of_tokens.heads,
+            pools=index.shape if isinstance(index, PoolIndexWeights) else None,
             follows=self.follows,
-            index_queries_format=None if self.index is None else self.index.queries.format,
-            index_keys_format=None if self.index is None else self.index.keys.format,
+            index_queries_format=of_tokens and of_tokens.queries.format,
+            index_keys_format=of_tokens and of_tokens.keys.format,
         )
 
     @property
@@ -106,5 +110,53 @@ class IndexWeights:
         assert self.head_weights.shape == (heads.heads, width)
         assert self.norm.shape == self.norm_bias.shape == (heads.head_dim,)
         for tensor in (self.head_weights, self.norm, self.norm_bias):
+            assert tensor.dtype == torch.float32
+            assert tensor.is_contiguous()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolIndexWeights:
+    """What only an indexer of pools has."""
+
+    heads: PoolHeads
+    queries: Weight  # (H·K, query rank)
+    keys: Weight  # (K, D)
+    gates: Weight  # (K, D)
+    head_weights: Tensor  # (H, D)
+    norm: Tensor  # (2, K): weight and bias
+    gate_bias: Tensor  # (pool, K)
+
+    @property
+    def shape(self) -> PoolIndexShape:
+        return PoolIndexShape(
+            heads=self.heads,
+            queries_format=self.queries.format,
+            keys_format=self.keys.format,
+            gates_format=self.gates.format,
+        )
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """By the names of the fields in a layer's record."""
+        return {
+            "index_queries": self.queries.data,
+            "index_keys": self.keys.data,
+            "index_gates": self.gates.data,
+            "head_weights": self.head_weights,
+            "index_norm": self.norm,
+            "index_gate_bias": self.gate_bias,
+        }
+
+    def check(self, query_rank: int) -> None:
+        """Check the tensors, since the kernel checks nothing."""
+        scores, width = self.heads.scores, self.keys.width
+        size = scores.head_dim
+        assert (self.queries.rows, self.queries.width) == (scores.q_size, query_rank)
+        for matrix in (self.keys, self.gates):
+            assert (matrix.rows, matrix.width) == (size, width)
+        assert self.head_weights.shape == (scores.heads, width)
+        assert self.norm.shape == (2, size)
+        assert self.gate_bias.shape == (self.heads.pool, size)
+        for tensor in (self.head_weights, self.norm, self.gate_bias):
             assert tensor.dtype == torch.float32
             assert tensor.is_contiguous()

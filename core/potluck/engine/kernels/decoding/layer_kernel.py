@@ -21,12 +21,16 @@ from llvmlite import ir
 
 from potluck.engine.kernels.attending.attention import LANES
 from potluck.engine.kernels.attending.attention_kernel import emit_attend
+from potluck.engine.kernels.attending.blocks_kernel import emit_block_keys, emit_choose_blocks
 from potluck.engine.kernels.attending.index_kernel import (
     emit_choose_tokens,
     emit_copy_rows,
     emit_index_keys,
 )
 from potluck.engine.kernels.attending.latent_kernel import emit_latent_rows
+from potluck.engine.kernels.attending.pool_rows_kernel import emit_pool_keys
+from potluck.engine.kernels.attending.pooled_kernel import emit_pooled_rows, emit_seen_rows
+from potluck.engine.kernels.attending.pools_kernel import emit_choose_pools
 from potluck.engine.kernels.attending.rope_kernel import emit_rope_and_cache
 from potluck.engine.kernels.decoding.feed_forward_calls import FeedForwardCalls
 from potluck.engine.kernels.decoding.forms import FloatForm, Form, PackedForm
@@ -35,6 +39,7 @@ from potluck.engine.kernels.decoding.layer_parts import Called
 from potluck.engine.kernels.decoding.layer_records import Layer, Step
 from potluck.engine.kernels.decoding.layer_shape import FLOAT_KINDS, LayerShape
 from potluck.engine.kernels.decoding.mixer_calls import MixerCalls
+from potluck.engine.kernels.decoding.streams_kernel import emit_shares
 from potluck.engine.kernels.mixtures.moe_kernel import emit_choose
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.products.rows import emit_row
@@ -66,6 +71,7 @@ def emit_decode(module: ir.Module, name: str, path: Path, shape: LayerShape) -> 
         norm=(shape.beside or shape.inputs)
         and emit_row(module, f"{name}_norm", path, "normed", KIND_F32),
         choose=shape.routing and emit_choose(module, f"{name}_choose", path, shape.routing),
+        shares=shape.streams and emit_shares(module, f"{name}_shares", path, shape.streams),
     )
     e = Emitter(ir.Function(module, DECODE, name), path)
     step, layers, count = e.arguments
@@ -98,9 +104,33 @@ def _emit_mixer(
     if (space := shape.space) is not None:
         rope = emit_rope_and_cache(module, f"{name}_rope", path, mixer)
         return rope, attend, *emit_mamba(module, f"{name}_mamba", path, space.heads)
+    if (pooled := shape.pooled) is not None:
+        heads, index = pooled.heads, pooled.heads.index
+        choose = (
+            ()
+            if index is None
+            else (emit_choose_pools(module, f"{name}_choose_pools", path, index, run),)
+        )
+        rows = emit_pooled_rows(module, f"{name}_rows", path, heads)
+        return rows, attend, emit_seen_rows(module, f"{name}_seen", path, heads), *choose
+    if (blocks := shape.blocks) is not None:
+        return (
+            emit_rope_and_cache(module, f"{name}_rope", path, mixer),
+            attend,
+            emit_block_keys(module, f"{name}_block_keys", path, blocks.heads),
+            emit_choose_blocks(module, f"{name}_choose_blocks", path, blocks.heads, run),
+        )
     if (latent := shape.latent) is None:
         return emit_rope_and_cache(module, f"{name}_rope", path, mixer), attend
     rows, index = emit_latent_rows(module, f"{name}_rows", path, latent.heads), latent.index
+    if (pools := latent.pools) is not None:
+        return (
+            rows,
+            attend,
+            emit_pool_keys(module, f"{name}_pool_keys", path, pools.heads),
+            emit_choose_pools(module, f"{name}_choose_pools", path, pools.heads.scores, run),
+            emit_copy_rows(module, f"{name}_copy_rows", path, latent.heads.attention),
+        )
     if index is None and latent.follows is not None:
         return (
             rows,
@@ -130,11 +160,13 @@ class _Layer(MixerCalls, FeedForwardCalls, InputCalls):
 
     def emit(self) -> None:
         shape = self.shape
+        self._read_streams("mixer")
         if shape.space is not None:
             self._mix_both(shape.attention, shape.space)
         elif shape.mixer is not None:
             self._mix(shape.mixer)
         if shape.has_feed_forward:
+            self._read_streams("mlp")
             self._feed_forward()
         if shape.inputs is not None:
             self._add_inputs(shape.inputs)
@@ -145,7 +177,9 @@ class _Layer(MixerCalls, FeedForwardCalls, InputCalls):
 
     def _round(self, kind: int) -> None:
         hidden = self.step.hidden
-        for span in self.e.spans(self.shape.hidden, LANES):
+        streams = self.shape.streams
+        width = self.shape.hidden if streams is None else streams.width
+        for span in self.e.spans(width, LANES):
             hidden[span] = to_f32(from_f32(hidden[span], kind), kind)
 
     def _scale(self) -> None:

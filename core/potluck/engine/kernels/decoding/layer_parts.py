@@ -7,6 +7,7 @@ from llvmlite import ir
 from potluck.engine.kernels.decoding.forms import FloatForm, Form
 from potluck.engine.kernels.decoding.layer_records import Layer, Step
 from potluck.engine.kernels.decoding.layer_shape import LayerShape
+from potluck.engine.kernels.decoding.streams_kernel import StreamCalls, StreamShape
 from potluck.engine.kernels.writing.emit import Emitter
 from potluck.engine.kernels.writing.ir_types import F32, I64, NULL, constant
 from potluck.engine.kernels.writing.memory import Pointer
@@ -23,6 +24,7 @@ class Called:
     add_normed: ir.Function
     norm: ir.Function | None
     choose: ir.Function | None
+    shares: ir.Function | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,11 @@ class LayerParts:
     step: Step
     layer: Layer
 
+    @property
+    def _hidden(self) -> Pointer:
+        """What mixer and feed-forward read: the hidden states, or what was made of several streams."""
+        return self.step.hidden if self.shape.streams is None else self.step.block
+
     def _form(self, held: WeightFormat | None) -> Form:
         assert held is not None
         return self.forms[held]
@@ -44,12 +51,12 @@ class LayerParts:
     def _normed(self, norm: Pointer) -> Pointer:
         """Write the normed hidden states in f32, to `normed`."""
         shape = self.shape
-        hidden = self.step.hidden
+        hidden = self._hidden
         return self.router.normed(hidden, shape.hidden, norm, shape.epsilon, shape.norm_kind)
 
     def _read(self, form: Form, norm: str) -> Pointer:
         """Write the hidden states, normed if there are norms before, as the input of a product."""
-        hidden, width = self.step.hidden, self.shape.hidden
+        hidden, width = self._hidden, self.shape.hidden
         if self.shape.has_norms_before:
             shape = self.shape
             return form.normed(hidden, width, self.layer[norm], shape.epsilon, shape.norm_kind)
@@ -87,11 +94,26 @@ class LayerParts:
         self._sum(added, shape.hidden, sums=sums)
         self._finish(added, norm)
 
+    def _streams(self, shape: StreamShape) -> StreamCalls:
+        step, form = self.step, self.router
+        return StreamCalls(
+            e=self.e, shape=shape, form=form, streams=step.hidden, shares=step.stream_shares
+        )
+
+    def _read_streams(self, block: str) -> None:
+        """Write what mixer or feed-forward reads, if there are several streams."""
+        if (shape := self.shape.streams) is not None:
+            assert self.called.shares is not None
+            own = [self.layer[f"{block}_{part}"] for part in ("matrix", "base", "scale")]
+            self._streams(shape).read((own[0], own[1], own[2]), self.called.shares, self.step.block)
+
     def _finish(self, added: Pointer, norm: str) -> None:
         """Add what attention or a feed-forward has made to the hidden states."""
         e, shape, hidden = self.e, self.shape, self.step.hidden
         size = e.index(shape.hidden)
-        if shape.has_norms_after:
+        if shape.streams is not None:
+            self._streams(shape.streams).write(added)
+        elif shape.has_norms_after:
             own = shape.after_epsilon
             epsilon = constant(F32, shape.epsilon if own is None else own)
             e.call(self.called.add_normed, [added, size, hidden, self.layer[norm], epsilon])

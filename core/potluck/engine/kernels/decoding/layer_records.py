@@ -54,12 +54,23 @@ class Step(Record):
     index_key = Address(KIND_F32)
     head_weights = Address(KIND_F32)
     scores = Address(I32)
+    token_scores = Address(KIND_F32)  # of one of blocks, before those of blocks are made of them
     places = Address(I64)
+    pools = Address(I64)  # that an indexer has chosen
+    pooling = Address(
+        KIND_F32
+    )  # of attention to pools: what pools are made of, as are the next three
+    pooled = Address(KIND_F32)
+    pool_cosines = Address(KIND_F32)  # of the first token of the pool that ends with this one
+    pool_sines = Address(KIND_F32)
     rows = Address(I8)  # the cached rows that it has chosen
     rates = Address(KIND_F32)  # of a delta net
     few = Address(KIND_F32)  # what its gates, or the decays of its channels, are made of
     inputs = Address(KIND_F32)  # the token's row of the table of layers' embeddings
     input_gates = Address(KIND_F32)  # of these, and behind as many what they are applied to
+    block = Address(KIND_F32)  # of residual streams: what a block reads of them
+    stream_shares = Address(KIND_F32)
+    token = Number()  # its id, if a layer looks at it
     sum = Function(SUM)  # of ranks; null: nothing is summed
     sum_argument = Address(I8)
 
@@ -108,12 +119,22 @@ class Layer(Record):
     router = Address(KIND_F32)
     router_bias = Address(KIND_F32)
     choice_bias = Address(KIND_F32)
+    id_table = Address(I32)  # the experts of each id, if a table says them
     queries = Address(I8)  # of latent attention, as are the next two
     key_up = Address(I8)
     value_up = Address(I8)
+    pooling = Address(I8)  # of attention to pools, as are the next five
+    group_output = Address(I8)
+    pool_norm = Address(KIND_F32)
+    pool_bias = Address(KIND_F32)
+    index_bias = Address(KIND_F32)
+    pool_rows = Address(I8)
     index_queries = Address(I8)  # of an indexer, as are the next four
     index_keys = Address(I8)
     head_weights = Address(KIND_F32)
+    index_gates = Address(I8)  # of one of pools, as is the next
+    index_gate_bias = Address(KIND_F32)
+    index_query_norm = Address(KIND_F32)  # of one of blocks
     index_norm = Address(KIND_F32)
     index_norm_bias = Address(KIND_F32)
     experts = Address(Expert)  # then the shared one and the MLP beside them, if there are any
@@ -127,6 +148,12 @@ class Layer(Record):
     before_moe = Address(KIND_F32)
     after_moe = Address(KIND_F32)
     scale = Address(KIND_F32)  # one number
+    mixer_matrix = Address(KIND_F32)  # of the streams around the mixer, as are the next two
+    mixer_base = Address(KIND_F32)
+    mixer_scale = Address(KIND_F32)
+    mlp_matrix = Address(KIND_F32)  # likewise around the feed-forward
+    mlp_base = Address(KIND_F32)
+    mlp_scale = Address(KIND_F32)
     gives_at = (
         Number()
     )  # where its keys and values go along behind the hidden states, in numbers; 0: nowhere

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.decoding.block_calls import BlockShape
 from potluck.engine.kernels.decoding.latent_layer import LatentShape
 from potluck.engine.kernels.decoding.layer_inputs import InputShape
+from potluck.engine.kernels.decoding.pooled_calls import PooledShape
+from potluck.engine.kernels.decoding.streams_kernel import StreamShape
 from potluck.engine.kernels.writing.ir_types import KIND_BF16, KIND_F16, KIND_F32
 from potluck.model import formats
 from potluck.model.families.facts import Activation, NormKind
@@ -71,6 +74,8 @@ class LayerShape:
     space: SpaceShape | None = None  # a state space beside attention
     routing: Routing | None = None  # None: there is one MLP
     latent: LatentShape | None = None  # None: attention is not latent
+    pooled: PooledShape | None = None  # of attention to pools
+    blocks: BlockShape | None = None  # of an indexer that chooses blocks
     gates_format: WeightFormat | None = None  # of what makes a delta net's gates of few numbers
     shared: MlpShape | None = None  # of the expert that all tokens go through
     beside: MlpShape | None = None  # of the MLP beside experts, with norms of its own
@@ -78,6 +83,7 @@ class LayerShape:
     has_expert_scales: bool = False
     carried: int = 0  # numbers that go along behind the hidden states
     inputs: InputShape | None = None  # of the layer's own embeddings
+    streams: StreamShape | None = None  # None: the hidden states are one
     has_scale: bool = False  # the result is multiplied by a number
     norm_kind: NormKind = "root mean square"  # of norms before
     is_side_by_side: bool = False  # the MLP or experts read what the mixer reads
@@ -98,11 +104,32 @@ class LayerShape:
             assert self.has_norms_before
             assert not self.has_norms_after
             assert not self.is_side_by_side
-        assert self.latent is None or self.latent.index is None or self.has_norms_before
+        assert self.latent is None or not self.latent.has_indexer or self.has_norms_before
+        if self.blocks is not None:
+            assert self.blocks.heads.attention == self.mixer
+            assert self.latent is None
+            assert self.has_norms_before
+            assert not self.is_side_by_side
+        if self.pooled is not None:
+            assert isinstance(self.mixer, Heads)
+            assert self.latent is None
+            assert self.has_norms_before
         assert self.narrow is None or (self.routing is not None and self.beside is None)
         if self.inputs is not None:
             assert self.carried >= self.hidden
+        if self.streams is not None:
+            assert self.streams.hidden == self.hidden
+            assert self.mixer is not None
+            assert self.has_feed_forward
+            others = (self.has_norms_after, self.has_scale, self.is_side_by_side)
+            assert not any((*others, self.carried, self.space, self.beside))
+            assert self.multiplier == 1.0
         assert self.beside is None or (self.routing is not None and self.has_norms_after)
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token from layer to layer."""
+        return self.hidden + self.carried if self.streams is None else self.streams.width
 
     @property
     def mlp(self) -> MlpShape:
@@ -138,7 +165,7 @@ class LayerShape:
     @property
     def adds_as_is(self) -> bool:
         """Whether the last product of attention and MLP is added to the hidden states as it is."""
-        return not self.has_norms_after and self.multiplier == 1.0
+        return not self.has_norms_after and self.multiplier == 1.0 and self.streams is None
 
     @property
     def rounds_to(self) -> int | None:
@@ -155,6 +182,13 @@ class LayerShape:
         return self.mixer
 
     @property
+    def rotary_dim(self) -> int:
+        """Numbers of a head that rope turns."""
+        if self.pooled is not None:
+            return self.pooled.heads.rotary_dim
+        return self.mixer.rotary_dim if isinstance(self.mixer, Heads) else 0
+
+    @property
     def qkv_rows(self) -> int:
         if self.mixer is None:
             return 0
@@ -162,6 +196,8 @@ class LayerShape:
             return self.mixer.channels + self.mixer.value_size
         if not isinstance(self.mixer, Heads):
             return self.mixer.rows
+        if self.pooled is not None:
+            return self.pooled.rows
         return self.mixer.row_numbers if self.latent is None else self.latent.rows
 
     @property
@@ -177,5 +213,7 @@ class LayerShape:
             return 0
         if not isinstance(self.mixer, Heads):
             return self.mixer.values_size
+        if self.pooled is not None:
+            return self.pooled.latents
         head = self.mixer.value_dim if self.latent is None else self.latent.heads.value_dim
         return self.mixer.heads * head

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.kernels.attending.attention import Heads
+from potluck.engine.kernels.decoding.block_calls import BlockWeights
 from potluck.engine.kernels.decoding.latent_weights import LatentWeights
 from potluck.engine.kernels.decoding.layer_inputs import InputWeights
 from potluck.engine.kernels.decoding.layer_shape import (
@@ -16,10 +17,13 @@ from potluck.engine.kernels.decoding.layer_shape import (
     NarrowShape,
     SpaceShape,
 )
+from potluck.engine.kernels.decoding.pooled_weights import PooledWeights
+from potluck.engine.kernels.decoding.streams_kernel import StreamShape, check_mix
 from potluck.engine.kernels.products.tensors import (
     ConvolutionTensors,
     DeltaTensors,
     MambaTensors,
+    MixTensors,
     Router,
     Weight,
 )
@@ -102,6 +106,8 @@ class LayerWeights:
     learned: Tensor | None = None  # (2,): the numbers of an activation that has some
     moe: Moe | None = None
     latent: LatentWeights | None = None
+    pooled: PooledWeights | None = None
+    blocks: BlockWeights | None = None
     delta_net: DeltaTensors | None = None
     gates: Weight | None = None  # of a delta net: makes its gates of few numbers
     decay_up: Tensor | None = None  # likewise, the decays of its channels
@@ -111,6 +117,7 @@ class LayerWeights:
     inputs: InputWeights | None = None  # the layer's own embeddings
     gives_at: int = 0  # where its keys and values go along, in numbers of a token; 0: nowhere
     takes_at: int = 0  # likewise, those that it takes; 0: it has its own
+    streams: tuple[MixTensors, MixTensors] | None = None  # around the mixer, and the feed-forward
     scale: Tensor | None = None  # (1,): what the result is multiplied by
     window: int | None = None  # cached tokens that a query looks at, itself among them
     chunk: int | None = None  # so many tokens see each other alone
@@ -149,6 +156,7 @@ def layer_shape(
     norm_kind: NormKind = "root mean square",
     is_side_by_side: bool = False,
     carried: int = 0,
+    streams: StreamShape | None = None,
     sums_mixer: bool = False,
     sums_feed_forward: bool = False,
 ) -> LayerShape:
@@ -165,6 +173,7 @@ def layer_shape(
         norm_kind: of the norms before attention and MLP.
         is_side_by_side: whether the MLP reads what attention reads.
         carried: numbers of a token that go along behind its hidden states.
+        streams: several residual streams, if there are some.
         sums_mixer: whether what attention gives is summed over ranks.
         sums_feed_forward: likewise of the MLP or the experts.
     """
@@ -187,6 +196,8 @@ def layer_shape(
         space=weights.space and weights.space.shape,
         routing=None if weights.moe is None else weights.moe.router.routing,
         latent=None if weights.latent is None else weights.latent.shape,
+        pooled=None if weights.pooled is None else weights.pooled.shape,
+        blocks=None if weights.blocks is None else weights.blocks.shape,
         gates_format=None if weights.gates is None else weights.gates.format,
         shared=None if weights.moe is None else _mlp_shape(weights.moe.shared),
         beside=_beside_shape(weights.moe),
@@ -196,6 +207,7 @@ def layer_shape(
         norm_kind=norm_kind,
         is_side_by_side=is_side_by_side,
         carried=carried,
+        streams=streams,
         inputs=weights.inputs and weights.inputs.shape,
         sums_mixer=sums_mixer,
         sums_feed_forward=sums_feed_forward,
@@ -242,10 +254,20 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         assert (matrix.rows, matrix.width, matrix.format) == (rows, width, held)
     if (latent := layer.latent) is not None:
         latent.check()
+    if layer.pooled is not None:
+        layer.pooled.check(hidden)
+    if layer.blocks is not None:
+        layer.blocks.check(hidden)
+    assert shape.blocks == (layer.blocks and layer.blocks.shape)
+    assert shape.pooled == (layer.pooled and layer.pooled.shape)
     if (space := layer.space) is not None:
         assert (space.input.rows, space.input.width) == (space.heads.rows, hidden)
         assert (space.output.rows, space.output.width) == (hidden, space.heads.values_size)
     assert shape.space == (space and space.shape)
+    assert (layer.streams is None) == (shape.streams is None)
+    for one in layer.streams or ():
+        assert shape.streams is not None
+        check_mix(one, shape.streams)
     if layer.inputs is not None:
         layer.inputs.check(hidden)
     assert shape.inputs == (layer.inputs and layer.inputs.shape)
@@ -272,6 +294,12 @@ def check_layer(layer: LayerWeights, shape: LayerShape) -> None:
         normed = own if mixer.qk_norm == "head" else heads + mixer.kv_heads
         normed *= mixer.head_dim
     beside = None if moe is None else moe.beside
+    if moe is not None and routing is not None and routing.vocabulary is not None:
+        ids = moe.router.id_table
+        assert ids is not None
+        assert ids.dtype == torch.int32
+        assert ids.is_contiguous()
+        assert ids.shape == (routing.vocabulary, routing.per_token)
     has_bias = shape.norm_kind == "biased layer"
     for vector, numbers in (
         *((norm, hidden * (1 + has_bias)) for norm in layer.norms.present),

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from potluck.engine.kernels.attending.attention import LANES, Heads
 from potluck.engine.kernels.attending.attention_kernel import Attend, emit_gates
 from potluck.engine.kernels.attending.rope_kernel import RopeAndCache, emit_cached
+from potluck.engine.kernels.decoding.block_calls import BlockCalls, BlockShape
 from potluck.engine.kernels.decoding.forms import Form
 from potluck.engine.kernels.decoding.latent_layer import LatentCalls, LatentShape
 from potluck.engine.kernels.decoding.layer_parts import LayerParts
 from potluck.engine.kernels.decoding.layer_shape import MixerShape, SpaceShape
+from potluck.engine.kernels.decoding.pooled_calls import PooledCalls, PooledShape
 from potluck.engine.kernels.states.convolution_kernel import call_short_convolution
 from potluck.engine.kernels.states.delta_kernel import call_delta_net
 from potluck.engine.kernels.states.mamba_kernel import call_mamba
-from potluck.engine.kernels.writing.ir_types import F32, NULL, constant
+from potluck.engine.kernels.writing.ir_types import F32, NULL, Operand, constant
 from potluck.engine.kernels.writing.memory import Pointer
 from potluck.model.mixing.delta_net import DeltaHeads
 from potluck.model.mixing.mamba import MambaHeads
@@ -35,6 +37,8 @@ class MixerCalls(LayerParts):
                 self._mamba(mixer)
             elif isinstance(mixer, ConvolutionSizes):
                 self._convolution(mixer)
+            elif shape.pooled is not None:
+                self._pooled(shape.pooled)
             elif shape.latent is None:
                 self._attention(mixer)
             else:
@@ -76,7 +80,7 @@ class MixerCalls(LayerParts):
     def _rates(self, form: Form, heads: DeltaHeads) -> Pointer:
         """Write what a delta net's rates are computed of, and the input of its first product."""
         step, layer, width = self.step, self.layer, self.shape.hidden
-        normed = self.router.normed(step.hidden, width, layer.before_attention, self.shape.epsilon)
+        normed = self.router.normed(self._hidden, width, layer.before_attention, self.shape.epsilon)
         rows = heads.value_heads + heads.decays_step
         self.router.multiply(layer.rates, normed, step.rates, NULL, rows, width)
         if heads.has_channel_decays:
@@ -112,9 +116,9 @@ class MixerCalls(LayerParts):
     def _latent(self, latent: LatentShape) -> None:
         rows, attend, *index = self.called.mix
         normed, width = self.step.normed, self.shape.hidden
-        if latent.index is not None:
+        if latent.has_indexer:
             norm = self.layer.before_attention
-            normed = self.router.normed(self.step.hidden, width, norm, self.shape.epsilon)
+            normed = self.router.normed(self._hidden, width, norm, self.shape.epsilon)
         calls = LatentCalls(
             e=self.e,
             shape=latent,
@@ -129,6 +133,24 @@ class MixerCalls(LayerParts):
         )
         calls.emit()
 
+    def _pooled(self, pooled: PooledShape) -> None:
+        rows, attend, copy, *choose = self.called.mix
+        norm, width = self.layer.before_attention, self.shape.hidden
+        calls = PooledCalls(
+            e=self.e,
+            shape=pooled,
+            forms=self.forms,
+            router=self.router,
+            rows=rows,
+            attend=attend,
+            copy=copy,
+            choose=choose[0] if choose else None,
+            step=self.step,
+            layer=self.layer,
+            normed=(self.router.normed(self._hidden, width, norm, self.shape.epsilon), width),
+        )
+        calls.emit()
+
     def _give(self, heads: Heads) -> None:
         """Let the keys and values of the token go along as they are cached, if later layers take them."""
         e, step, layer = self.e, self.step, self.layer
@@ -137,9 +159,38 @@ class MixerCalls(LayerParts):
             emit_cached(e, heads, layer.keys, *place, out)
             emit_cached(e, heads, layer.values, *place, out + heads.kv_size)
 
+    def _seen(self, heads: Heads) -> dict[str, Operand]:
+        """What attention goes through: where the cache is, and which position in it the token has."""
+        layer, names = self.layer, ("keys", "values", "head_stride", "own_from")
+        cached = {name: layer[name] for name in names}
+        shared = ("shared_keys", "shared_values", "shared_stride")
+        cached |= {name: layer[name] for name in shared}
+        if self.shape.blocks is not None:
+            return self._blocks(self.shape.blocks).see(cached)
+        # As if the text began with the token's chunk.
+        inside = self.step.position % layer.chunk
+        start = self.step.position - inside
+        for name in ("keys", "values"):
+            cached[name] = layer[name].skip(start, heads.cached_bytes)
+        return {**cached, "position": inside}
+
+    def _blocks(self, blocks: BlockShape) -> BlockCalls:
+        return BlockCalls(
+            e=self.e,
+            shape=blocks,
+            forms=self.forms,
+            functions=self.called.mix[2:],
+            step=self.step,
+            layer=self.layer,
+            normed=(self.step.normed, self.shape.hidden),
+        )
+
     def _attention(self, heads: Heads) -> None:
         rope_and_cache, attend = self.called.mix[:2]
         e, step, layer = self.e, self.step, self.layer
+        if self.shape.blocks is not None:
+            self._normed(layer.before_attention)
+            self._blocks(self.shape.blocks).note()
         angles = step.angles[layer.rope]
         rope = RopeAndCache.store(
             e,
@@ -159,20 +210,10 @@ class MixerCalls(LayerParts):
         e.call(rope_and_cache, [rope, e.index(0), e.index(1)])
         if self.shape.carried and not heads.takes:
             self._give(heads)
-        # As if the text began with the token's chunk.
-        inside = step.position % layer.chunk
-        start = step.position - inside
         arguments = Attend.store(
             e,
             queries=step.wide,
-            keys=layer.keys.skip(start, heads.cached_bytes),
-            values=layer.values.skip(start, heads.cached_bytes),
-            head_stride=layer.head_stride,
-            own_from=layer.own_from,
-            shared_keys=layer.shared_keys,
-            shared_values=layer.shared_values,
-            shared_stride=layer.shared_stride,
-            position=inside,
+            **self._seen(heads),
             window=layer.window,
             sinks=layer.sinks,
             parts=step.parts,

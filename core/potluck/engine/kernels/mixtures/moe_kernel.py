@@ -7,9 +7,11 @@ from llvmlite import ir
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
-from potluck.engine.kernels.writing.functions import emit_exp
+from potluck.engine.kernels.writing.functions import emit_exp, emit_softplus
 from potluck.engine.kernels.writing.ir_types import (
     F32,
+    I32,
+    I64,
     KIND_F32,
     POINTER,
     VOID,
@@ -27,8 +29,8 @@ _LOWEST = -float("inf")
 # Below any factor: an expert that may be chosen, and one of a group that may not.
 _FREE, _OUTSIDE = -1.0, -2.0
 
-# Products of the router, which are overwritten; the bias; factors of the experts, which are written.
-CHOOSE = ir.FunctionType(VOID, [POINTER, POINTER, POINTER])
+# Products of the router, which are overwritten; the bias; the experts that a table says; factors, which are written.
+CHOOSE = ir.FunctionType(VOID, [POINTER, POINTER, POINTER, POINTER])
 
 
 def emit_choose(module: ir.Module, name: str, path: Path, routing: Routing) -> ir.Function:
@@ -37,7 +39,7 @@ def emit_choose(module: ir.Module, name: str, path: Path, routing: Routing) -> i
     Of equal choices the first is taken. With a softmax, all factors are NaN if a score is.
     """
     e = Emitter(internal(ir.Function(module, CHOOSE, name)), path)
-    scores, bias, factors = (argument.of(KIND_F32) for argument in e.arguments)
+    scores, bias, chosen, factors = (argument.of(KIND_F32) for argument in e.arguments)
     count = routing.count
     if routing.function == "sparse mixer":
         _emit_sparse_mixture(e, scores, factors, routing)
@@ -48,13 +50,18 @@ def emit_choose(module: ir.Module, name: str, path: Path, routing: Routing) -> i
             _emit_divided(e, scores, count, total)
             total = e.value(constant(F32, 1.0))
     else:
-        if not routing.chooses_products:
+        if routing.function == "sqrtsoftplus":
+            _emit_sqrt_softplus(e, scores, count)
+        elif not routing.chooses_products:
             _emit_sigmoid(e, scores, scores, count)
         total = e.value(constant(F32, 1.0))
     choice = _Choice(e, scores, bias if routing.has_bias else None)
     _emit_free(e, choice, factors, routing)
-    chosen = _emit_best(e, choice, factors, routing)
-    _emit_divided(e, factors, count, chosen + LEAST_SUM if routing.normalise else total)
+    if routing.vocabulary is None:
+        best = _emit_best(e, choice, factors, routing)
+    else:
+        best = _emit_told(e, scores, chosen.of(I32), factors, routing)
+    _emit_divided(e, factors, count, best + LEAST_SUM if routing.normalise else total)
     if routing.scale != 1.0:
         for span in e.spans(count, _LANES):
             factors[span] = factors[span] * routing.scale
@@ -68,6 +75,7 @@ class Choose(Record):
 
     scores = Address(KIND_F32)  # (tokens, rows of the router), which are overwritten
     bias = Address(KIND_F32)
+    chosen = Address(I32)  # (tokens, experts of a token), if a table says them
     factors = Address(KIND_F32)  # (tokens, rows of the router)
 
 
@@ -76,8 +84,8 @@ def emit_choose_many(module: ir.Module, name: str, path: Path, routing: Routing)
     choose = emit_choose(module, f"{name}_one", path, routing)
     e, given, first, last = begin_piece(module, name, path, Choose)
     with e.loop(first, last) as token:
-        start = token * routing.rows
-        e.call(choose, [given.scores + start, given.bias, given.factors + start])
+        start, chosen = token * routing.rows, given.chosen + token * routing.per_token
+        e.call(choose, [given.scores + start, given.bias, chosen, given.factors + start])
     return e.end()
 
 
@@ -138,6 +146,12 @@ def _emit_sigmoid(e: Emitter, source: Pointer, target: Pointer, count: int) -> N
         target[span] = 1.0 / (1.0 + emit_exp(e, -0.0 - source[span]))
 
 
+def _emit_sqrt_softplus(e: Emitter, numbers: Pointer, count: int) -> None:
+    for span in e.spans(count, _LANES):
+        root = e.intrinsic("llvm.sqrt.v16f32", _WIDE, [emit_softplus(e, numbers[span])])
+        numbers[span] = root
+
+
 def _emit_divided(e: Emitter, numbers: Pointer, count: int, divisor: Value) -> None:
     wide = e.splat(divisor, _LANES)
     for span in e.spans(count, _LANES):
@@ -190,6 +204,18 @@ def _emit_best(e: Emitter, choice: _Choice, factors: Pointer, routing: Routing) 
             factors[place] = probability
         chosen.value = chosen.value + probability
     return chosen.value
+
+
+def _emit_told(
+    e: Emitter, probabilities: Pointer, chosen: Pointer, factors: Pointer, routing: Routing
+) -> Value:
+    """Write the probabilities of the experts that a table says as their factors; return the sum of these."""
+    total = e.variable(constant(F32, 0.0))
+    with e.loop(0, routing.per_token) as index:
+        place = e.sext(chosen[index], I64)
+        factors[place] = probabilities[place]
+        total.value = total.value + probabilities[place]
+    return total.value
 
 
 def _emit_highest(e: Emitter, choice: _Choice, factors: Pointer, count: int) -> Value:

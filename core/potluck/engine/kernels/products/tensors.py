@@ -99,6 +99,14 @@ class ConvolutionTensors:
         return self.convolution.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
 
+class MixTensors(NamedTuple):
+    """What a block's shares of balanced residual streams are made of, in f32."""
+
+    matrix: Tensor  # (rows, S·D)
+    base: Tensor  # (rows,)
+    scale: Tensor  # a number for each kind of rows
+
+
 @dataclass(frozen=True, slots=True)
 class UnpackedRows:
     """Unpacked rows of a matrix, of which value = scale x (integer - zero point) - offset."""
