@@ -12,7 +12,7 @@ from byte_model import LAYERS
 from fake_cluster import Run
 from whole_nodes import QUESTION, SPLIT, chat, eventually, join, kill_engine, load, seen, stages
 
-from potluck.api.events import Started
+from potluck.api.events import Finished, Piece, Started
 from potluck.api.prompts import GenerationRequest, SamplingOptions, TextPrompt
 from potluck.api.values.schema import PlanRequest, RoleRequest
 from potluck.api.values.weights import PruneRequest
@@ -410,5 +410,47 @@ def test_two_people_compare_six_digits(desk: Node, laptop: Node, run: Run) -> No
 
         assert await load(desk, SPLIT)
         assert stages(desk) == ["Desk", "Laptop"]
+
+    run(main())
+
+
+def test_an_answer_whose_tokens_are_guessed_is_the_one_without(
+    desk: Node, laptop: Node, run: Run
+) -> None:
+    """Of two tokens one is chosen more often, so that guesses are right, mostly. A computer is lost in the middle of those."""
+    sampling = SamplingOptions(
+        temperature=1.0,
+        seed=4,
+        logit_bias=((97, 80.0), (98, 76.0)),
+        logprobs=2,
+        repetition_penalty=1.1,
+    )
+    question = msgspec.structs.replace(QUESTION, sampling=sampling, max_tokens=80)
+
+    async def answered(*, loses: bool = False) -> tuple[list[int], int]:
+        """The tokens, and how many were guessed."""
+        tokens: list[int] = []
+        async for event in desk.backend.generate(question):
+            if isinstance(event, Piece):
+                tokens += event.token_ids
+                if loses and len(tokens) >= 40:
+                    kill_engine(laptop)
+                    loses = False
+            elif isinstance(event, Finished):
+                return tokens, event.timings.guessed_tokens
+        raise AssertionError("the answer does not end")
+
+    async def main() -> None:
+        await load(desk, SPLIT)
+        _, generator = await desk.master.ready(PlanRequest())
+        with_guesses, some = await answered(loses=True)
+        place = generator._places.largest
+        assert place is not None
+        place.pipeline.takes_drafts = False
+        alone, none = await answered()
+
+        assert alone == with_guesses
+        assert len(alone) == 80
+        assert none == 0 < some
 
     run(main())

@@ -32,6 +32,7 @@ async def attached(
     chunk_tokens: int = 256,
     is_exact_in_chunks: bool = False,
     keeps_sessions: bool = False,
+    takes_drafts: bool = False,
     stretches: Stretches = _ONE_STRETCH,
     clock: Callable[[], float] = time.perf_counter,
     speed: Speed = _SPEED,
@@ -45,6 +46,7 @@ async def attached(
         stages=stages,
         is_exact_in_chunks=is_exact_in_chunks,
         keeps_sessions=keeps_sessions,
+        takes_drafts=takes_drafts,
         stretches=stretches,
         clock=clock,
     )
@@ -73,6 +75,7 @@ def on_a_chain(
     limits: AnswerLimits | None = None,
     clock: Callable[[], float] = time.perf_counter,
     is_exact_in_chunks: bool = True,
+    takes_drafts: bool = False,
     stretches: Stretches = _ONE_STRETCH,
     **options: int,
 ) -> FakeChain:
@@ -88,6 +91,7 @@ def on_a_chain(
                 chain,
                 is_exact_in_chunks=is_exact_in_chunks,
                 keeps_sessions=False,
+                takes_drafts=takes_drafts,
                 stretches=stretches,
                 clock=clock,
                 speed=_SPEED,

@@ -8,6 +8,7 @@ from potluck.cluster.driver.computed import prefix_digests
 from potluck.wire.activation_messages import (
     PREFIX_TOKENS,
     Attach,
+    ChosenToken,
     CloseSession,
     Forward,
     KeepSession,
@@ -53,6 +54,7 @@ class FakeChain:
         self.room: int | None = None
         self.evictions = 0
         self.report: Callable[[StepFailed], None] = lambda _: None
+        self.next_token = next_token  # from all tokens so far
         self._said: list[Message] = []  # messages from the time before a receiver was set
         self._receiver: Callable[[Message, memoryview], None] | None = None
         self._end = asyncio.Event()
@@ -102,7 +104,17 @@ class FakeChain:
             kind = "unknown_session" if cache is None else "need_replay"
             self._refuse(message, kind, position=None if cache is None else len(cache))
             return
-        cache.extend(self.cached(struct.unpack(f"<{message.tensor.shape[0]}i", payload)))
+        tokens = struct.unpack(f"<{message.tensor.shape[0]}i", payload)
+        assert tokens[1:] == message.drafts or not message.drafts
+        cache.extend(self.cached(tokens[: len(tokens) - len(message.drafts)]))
+        accepted: list[ChosenToken] = []
+        token = self.next_token(cache)
+        for draft in message.drafts:
+            if draft != token:
+                break
+            accepted.append(ChosenToken(token_id=token))
+            cache.append(token)
+            token = self.next_token(cache)
         self._make_room(message.session)
         self.say(
             Result(
@@ -110,8 +122,9 @@ class FakeChain:
                 session=message.session,
                 step=message.step,
                 position=len(cache),
-                token_id=next_token(cache) if message.sampling else None,
+                token_id=token if message.sampling else None,
                 compute_ms=(1.0,),
+                accepted=tuple(accepted),
             )
         )
 

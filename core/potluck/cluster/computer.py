@@ -64,6 +64,7 @@ class Capabilities:
     is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
     keeps_sessions: bool = False  # whether it keeps caches on disk, and can restore them
     moves_caches: bool = False  # whether it sends caches to other stages, and takes them
+    takes_drafts: bool = False  # whether it computes guesses at tokens, and forgets the wrong ones
 
 
 # How a computer reaches its own stage processes; the port is replaced by that of the process.

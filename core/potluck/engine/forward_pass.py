@@ -5,6 +5,7 @@ Nothing is checked or remembered here, but for the history that a session's pena
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,10 +18,13 @@ from potluck.engine.layers.rotary import Rotaries
 from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.payload import Activations
 from potluck.engine.rank_sums.ranks import Exchange
+from potluck.engine.sampling.drafted import choose_drafted
 from potluck.engine.sampling.head import StageHead
+from potluck.engine.sampling.sampler import Choice
 from potluck.engine.session import Output, Session, StepTokens
 from potluck.engine.vision.encoded import EncodedPictures
 from potluck.errors import PotluckError
+from potluck.wire.activation_messages import Sampling
 
 if TYPE_CHECKING:
     from potluck.engine.token_step import TokenStep
@@ -86,6 +90,8 @@ class ForwardPass:
                 )
                 for rows, part in zip(hidden, parts, strict=True)
             ]
+        if steps[0].drafts:
+            return [self._choose_drafted(x, steps[0], sessions[0])]
         if len(steps) == 1:
             scoring = steps[0].scoring
             scores = () if scoring is None else self.head.scores(x, scoring)
@@ -240,15 +246,36 @@ class ForwardPass:
         sampling, end = tokens.sampling, tokens.end
         if sampling is None:
             return Output(position=end)
-        assert self.head is not None
-        history = known.history if sampling.history is None else list(sampling.history)
         try:
-            choice = self.head.choose(logits, best, sampling, position=end, history=history)
+            choice = self._choose_at(end, logits, best, sampling, known)
         except PotluckError as error:
             return error
+        return Output(position=end, choice=choice)
+
+    def _choose_at(
+        self, end: int, logits: Tensor, best: int | None, sampling: Sampling, known: Session
+    ) -> Choice:
+        """Choose the token at a position. Raises PotluckError."""
+        assert self.head is not None
+        history = known.history if sampling.history is None else list(sampling.history)
+        choice = self.head.choose(logits, best, sampling, position=end, history=history)
         if sampling.needs_history:
             known.history = [*history, choice.token_id]
-        return Output(position=end, choice=choice)
+        return choice
+
+    def _choose_drafted(self, x: Tensor, tokens: StepTokens, known: Session) -> Output | Exception:
+        """Choose the tokens behind hidden states (T, D) of a step with guesses, as one step after the other would."""
+        assert self.head is not None
+        assert tokens.sampling is not None
+        choose = partial(self._choose_at, best=None, sampling=tokens.sampling, known=known)
+        try:
+            *accepted, choice = choose_drafted(
+                self.head.logits(x), tokens.drafts, tokens.position, choose
+            )
+        except PotluckError as error:
+            return error
+        end = tokens.position + 1 + len(accepted)
+        return Output(position=end, choice=choice, accepted=tuple(accepted))
 
 
 def _find_token_step(weights: StageWeights) -> "TokenStep | None":

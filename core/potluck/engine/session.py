@@ -18,6 +18,7 @@ class Output:
     position: int  # where the session's cache ends now
     hidden: Activations | None = None  # (T, D), in the compute dtype; None from the head
     choice: Choice | None = None  # None also if no token was asked for
+    accepted: tuple[Choice, ...] = ()  # before it: the step's drafts that were chosen
     scores: tuple[Choice, ...] = ()  # the targets of `StepTokens.scoring`
     embedding: bytes = b""  # of the last token, (D,) in f32, if `Sampling.embeds`
 
@@ -39,6 +40,7 @@ class StepTokens(NamedTuple):
     places: Activations | None = (
         None  # (3, T), I32, rope's positions in place of those with the lag
     )
+    drafts: tuple[int, ...] = ()  # see `Forward`
 
     @property
     def is_choice_alone(self) -> bool:
@@ -72,6 +74,9 @@ class Session:
     last: tuple[int, int, int] | None = None  # (step, position, tokens) of the step done last
     output: Output | None = None  # of that step; None: it is not kept
     history: list[int] = field(default_factory=list[int])  # that penalties look at
+    drafts: int = (
+        0  # so many of the last tokens are guesses, which a later stage may not have accepted
+    )
 
 
 def need_replay(cached: int, position: int) -> NeedReplayError:

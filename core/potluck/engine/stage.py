@@ -255,7 +255,13 @@ class Stage(StageSessions):
         self._bounds.check_wishes(tokens.sampling, tokens.scoring, tokens.length)
         self._bounds.check_places(tokens.lag, tokens.places, tokens.position, tokens.length)
         self._bounds.check_pictures(tokens.pictures, tokens.length)
-        if is_repeated:
+        self._bounds.check_drafts(
+            tokens.drafts,
+            tokens.length,
+            tokens.sampling,
+            is_alone=tokens.is_choice_alone and tokens.is_text,
+        )
+        if is_repeated or 0 < known.cache.length - tokens.position <= known.drafts:
             self._trim(known, tokens.position)
         if tokens.position != known.cache.length:
             raise need_replay(known.cache.length, tokens.position)
@@ -308,6 +314,8 @@ class Stage(StageSessions):
             raise
         for tokens, known, output in zip(steps, sessions, outputs, strict=True):
             if isinstance(output, Output):
+                known.cache.trim(output.position)  # some drafts may not be what was chosen
+                known.drafts = 0 if output.hidden is None else len(tokens.drafts)
                 self._remember(known, tokens.identity, output)
             else:
                 known.cache.trim(tokens.position)

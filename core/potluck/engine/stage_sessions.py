@@ -52,6 +52,11 @@ class StageSessions:
         self.weights = weights
         self.context = context
         self.epoch = epoch
+        sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
+        self.caches = tuple(block.spec.cache(sizes) for block in weights.blocks)
+        # Guesses are exact where a step of several tokens has the bits of single ones, in each row of the head too.
+        is_exact = weights.is_exact_in_chunks and weights.computes_together
+        self.takes_drafts = is_exact and all(spec.forgets for spec in self.caches)
         self._bounds = StepBounds(
             vocabulary=config.vocab_size,
             hidden=None if weights.embedding is not None else config.width,
@@ -59,13 +64,12 @@ class StageSessions:
             chunk=chunk,
             context=context,
             needs_ids=config.needs_ids(weights.layers),
+            takes_drafts=self.takes_drafts,
             deep=config.deep_numbers(weights.layers[0]) if weights.layers else 0,
         )
         self._max_sessions = max_sessions
         # A prompt goes on from any token only where it does not matter how tokens are cut into steps.
         self._device = weights.device
-        sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
-        self.caches = tuple(block.spec.cache(sizes) for block in weights.blocks)
         mixers = [block.spec.mixer for block in weights.blocks]
         self.cache_owners = cache_owners(mixers, sizes.number_bytes)
         keeps = weights.is_exact_in_chunks and all(spec.keeps for spec in self.caches)
@@ -269,6 +273,7 @@ class StageSessions:
 
     def _forget_last(self, known: Session) -> None:
         known.last = known.output = None
+        known.drafts = 0
         if self._holder is known:
             self._holder = None
 

@@ -24,6 +24,7 @@ class StepBounds:
     context: int  # the most tokens of a session
     needs_ids: bool = False  # whether a layer looks at ids of tokens
     follows: int | None = None  # see `StageWeights`
+    takes_drafts: bool = False  # see `StageSessions`
     deep: int = 0  # numbers behind the hidden states of a step with pictures
 
     def check_inputs(self, inputs: Activations, end: int, *, has_pictures: bool = False) -> None:
@@ -135,6 +136,31 @@ class StepBounds:
                 )
         if allowed is not None and not any(allowed if isinstance(allowed, bytes) else (allowed,)):
             raise InvalidStepError("No token is allowed, so none can be chosen.")
+
+    def check_drafts(
+        self, drafts: Sequence[int], tokens: int, sampling: Sampling | None, *, is_alone: bool
+    ) -> None:
+        """Refuse guesses that are not the last tokens of a step of so many, or where more is wanted than tokens.
+
+        Args:
+            drafts: their ids.
+            tokens: of the step.
+            sampling: of the step.
+            is_alone: whether it has neither pictures nor scores or embeddings to give.
+
+        Raises:
+            PromptError: one is not in the vocabulary.
+            InvalidStepError: they cannot be computed here.
+        """
+        if not drafts:
+            return
+        is_plain = is_alone and sampling is not None and sampling.allowed is None
+        if not (self.takes_drafts and is_plain and tokens == 1 + len(drafts)):
+            raise InvalidStepError(
+                f"The stage cannot compute a step of {tokens} tokens with {len(drafts)} guesses."
+            )
+        for draft in drafts:
+            self._check_token(draft)
 
     def check_scoring(self, scoring: Scoring, tokens: int) -> None:
         """Refuse more targets than the step has tokens, and those that are not in the vocabulary.

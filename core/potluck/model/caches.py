@@ -61,6 +61,9 @@ class CacheSpec(ABC):
 
     row: Row
     keeps: ClassVar[bool] = True  # whether it can be written to the disk
+    forgets: ClassVar[bool] = (
+        True  # whether a step's last tokens are forgotten without computing others again
+    )
 
     @abstractmethod
     def rows(self, tokens: int) -> int:
@@ -245,6 +248,7 @@ class RecurrentCache(CacheSpec):
     """
 
     row: State
+    forgets: ClassVar[bool] = False
     checkpoints: int = CHECKPOINTS  # the most that are held, at least one
     every: int = CHECKPOINT_TOKENS  # single tokens after which there is one
 
@@ -274,6 +278,7 @@ class RowsAndStateCache(CacheSpec):
 
     tokens: FullCache
     state: RecurrentCache
+    forgets: ClassVar[bool] = False
 
     def rows(self, tokens: int) -> int:
         return self.tokens.rows(tokens)

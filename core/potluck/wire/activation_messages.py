@@ -14,6 +14,7 @@ Dtype = Literal["F32", "F16", "BF16", "I32", "I64", "U8", "I8"]  # as safetensor
 
 MAX_HISTORY = 1 << 17  # tokens that penalties look at; 5 bytes each at most
 MAX_BIASES = 1024  # tokens with a bias; OpenAI allows 300
+MAX_DRAFTS = 15  # guesses of one step
 PREFIX_TOKENS = 64  # tokens of a session's beginning that one digest names, with all before them
 PREFIX_BYTES = 16  # of such a digest
 
@@ -156,6 +157,9 @@ class Forward(Message, frozen=True, tag="forward"):
     ids: Annotated[bytes, Meta(max_length=4 * MAX_CHUNK_TOKENS)] = b""
     """Beside hidden states, the ids of the tokens (I32, [T]), if a layer of a later stage looks at them."""
     pictures: StepPictures | None = None  # None: it is text, and so is all before it
+    drafts: Annotated[tuple[Count, ...], Meta(max_length=MAX_DRAFTS)] = ()
+    """Guesses at what follows the step's first token: they are its other tokens. The last stage chooses the token after
+    each as it would one by one, up to the first that was not guessed, and all stages forget the guesses from there on."""
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +173,14 @@ class TokenScore(msgspec.Struct, frozen=True, kw_only=True):
     """The log-probability of a target, and the best tokens at its position."""
 
     logprob: float
+    top: Annotated[tuple[TokenLogprob, ...], Meta(max_length=20)] = ()
+
+
+class ChosenToken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A token that was chosen before the last one of a step."""
+
+    token_id: Count
+    logprob: float | None = None
     top: Annotated[tuple[TokenLogprob, ...], Meta(max_length=20)] = ()
 
 
@@ -188,6 +200,8 @@ class Result(Message, frozen=True, tag="result"):
     """The hidden state of the last token after the final norm, [D] in F32, if it was wanted."""
     compute_ms: Annotated[tuple[Seconds, ...], Meta(max_length=256)] = ()
     more: Count = 0  # so many results follow at once of tokens that were computed with this one
+    accepted: Annotated[tuple[ChosenToken, ...], Meta(max_length=MAX_DRAFTS)] = ()
+    """The tokens before `token_id` that were chosen as they were guessed."""
 
 
 class TrimSession(Message, frozen=True, tag="trim_session"):

@@ -351,6 +351,7 @@ class Loaded(Message, frozen=True, tag="loaded"):
     is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
     keeps_sessions: bool = False  # whether it keeps caches on disk, and can restore them
     moves_caches: bool = False  # whether it sends caches to other stages, and takes them
+    takes_drafts: bool = False  # whether it computes guesses at tokens, and forgets the wrong ones
 
 
 class Unload(Message, frozen=True, tag="unload"):

@@ -5,7 +5,7 @@ from fake_chain import FakeChain
 from fake_time import run_at_once
 from two_links import CHAT, failure, follow, on_two_links, result, start
 
-from potluck.cluster.driver.pending import token_payload
+from potluck.cluster.driver.payload import token_payload
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.cluster.loss import computer_lost
 from potluck.errors import (

@@ -55,6 +55,14 @@ class Bench:
             Forward(epoch=1, session=session, step=step, position=0, tensor=tensor, prompt_end=end)
         )
 
+    def drafts(self, session: str, step: int = 1) -> None:
+        tensor = TensorHeader(dtype="I32", shape=(4,))
+        self.put(
+            Forward(
+                epoch=1, session=session, step=step, position=step, tensor=tensor, drafts=(1, 2, 3)
+            )
+        )
+
     def open(self, session: str) -> None:
         self.put(OpenSession(epoch=1, session=session))
 
@@ -95,6 +103,20 @@ def test_two_tokens_of_one_session_are_two_groups_in_their_order() -> None:
     bench.token("a", 2)
     bench.token("b", 1)
     assert bench.rest() == ["token a1 b1", "token a2"]
+
+
+def test_a_token_with_guesses_goes_before_chunks_and_by_itself() -> None:
+    bench = Bench()
+    bench.chunk("a")
+    bench.token("b")
+    bench.drafts("c")
+    bench.token("d")
+    bench.token("e")
+    assert bench.next() == "token b1"
+    group = bench.scheduler.next()
+    assert group is not None
+    assert (group.kind, group.tokens) == ("drafts", 4)
+    assert bench.rest() == ["chunk a1", "token d1 e1"]
 
 
 @pytest.mark.parametrize(("shape", "tokens"), [((), 1), ((0,), 1), ((5,), 5), ((5, 8), 5)])

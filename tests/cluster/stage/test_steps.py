@@ -9,7 +9,7 @@ import torch
 from config_layers import row_bytes
 from model_folders import CONFIG
 
-from potluck.cluster.driver.pending import token_payload
+from potluck.cluster.driver.payload import token_payload
 from potluck.cluster.stage.steps import SessionMessage, apply
 from potluck.engine.loading.weights import random_weights
 from potluck.engine.stage import Stage
@@ -97,6 +97,7 @@ def forward(
     prompt_end: int | None = None,
     sampling: Sampling | None = None,
     compute_ms: tuple[float, ...] = (),
+    drafts: Sequence[int] = (),
 ) -> tuple[Forward, memoryview]:
     message = Forward(
         epoch=1,
@@ -107,6 +108,7 @@ def forward(
         prompt_end=prompt_end,
         sampling=sampling,
         compute_ms=compute_ms,
+        drafts=tuple(drafts),
     )
     return message, memoryview(token_payload(tokens))
 
@@ -162,6 +164,26 @@ def test_two_stages_answer_the_driver_what_one_does(first: Stage, whole: Stage) 
     assert answer.top[0].token_id == answer.token_id  # the choice was the best
     assert answer.top[0].logprob == answer.logprob
     assert answer.top[1].logprob <= answer.top[0].logprob
+
+
+def test_guesses_go_along_to_the_last_stage_which_says_which_were_right() -> None:
+    alone, stages = make_stage(0, 2), (make_stage(0, 1), make_stage(1, 2))
+    sampling = Sampling(logprobs=1)
+    one = result_of(alone, *forward([5], sampling=sampling))
+    assert one.token_id is not None
+    two = result_of(alone, *forward([one.token_id], 1, step=8, sampling=sampling))
+    wrong = 1 if two.token_id != 1 else 2
+
+    drafts = (one.token_id, wrong)
+    message, payload = apply(stages[0], *forward([5, *drafts], sampling=sampling, drafts=drafts))
+    assert isinstance(message, Forward)
+    assert message.drafts == drafts
+    result = result_of(stages[1], message, payload)
+
+    assert [chosen.token_id for chosen in result.accepted] == [one.token_id]
+    assert result.accepted[0].logprob == pytest.approx(one.logprob)
+    assert result.accepted[0].top[0].token_id == one.top[0].token_id
+    assert (result.token_id, result.position) == (two.token_id, 2)
 
 
 def test_a_chunk_that_needs_no_token_is_answered_with_where_the_caches_end(whole: Stage) -> None:

@@ -15,5 +15,6 @@ class Timings(Struct, frozen=True, kw_only=True):
     tokens_per_s: float  # of decoding, without the first token
     prefill_tokens: int = 0  # computed for this answer
     cached_tokens: int = 0  # tokens of the prompt that were found in the KV caches
+    guessed_tokens: int = 0  # of the answer: they came with others in one step
     stages: tuple[StageTiming, ...] = ()
     hop_ms: float | None = None  # for one token: time in which no stage computes

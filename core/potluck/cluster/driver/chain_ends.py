@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from potluck.cluster.driver.pending import PendingStep, PendingSteps, StepResult, token_payload
+from potluck.cluster.driver.payload import token_payload
+from potluck.cluster.driver.pending import PendingStep, PendingSteps, StepResult
 from potluck.cluster.driver.token_times import TokenTimes
 from potluck.cluster.loss import computer_lost
 from potluck.errors import (
@@ -206,21 +207,31 @@ class ChainEnds:
         now = self._clock()
         self._heard = max(self._heard, now)
         with self._lock:
-            step = self._steps.take(result, now)
+            try:
+                step = self._steps.take(result, now)
+            except EngineError as error:
+                self._loop.call_soon_threadsafe(self.fail, error)
+                return
             if step is not None and step.token is not None and self._steps.are_of(result.session):
-                self.times.note(step.seconds(now), result.compute_ms)
+                self._note(step, step.seconds(now), result.compute_ms)
             if not result.more:
                 self._send_fed()
         if step is not None:
             arrived = StepResult(result, step.seconds(now))
             self._loop.call_soon_threadsafe(self._set_result, step.future, arrived)
 
+    def _note(self, step: PendingStep, seconds: float, compute_ms: Sequence[float]) -> None:
+        """Learn how long a token took that was computed alone, or one with guesses."""
+        self._steps.costs.note(len(step.drafts), seconds)
+        if not step.drafts:
+            self.times.note(seconds, compute_ms)
+
     def _send_fed(self) -> None:
         """Send the tokens whose results came together at once, so that they stay together."""
         fed = self._steps.take_fed()
         for more, (step, position) in zip(reversed(range(len(fed))), fed, strict=True):
             assert step.token is not None
-            self._forward(step, position, [step.token], more)
+            self._forward(step, position, [step.token, *step.drafts], more)
 
     # --- steps
 
@@ -263,6 +274,7 @@ class ChainEnds:
             scoring=step.scoring,
             more=more,
             pictures=step.pictures,
+            drafts=step.drafts,
         )
         try:
             self._first.send_nowait(message, token_payload(tokens))

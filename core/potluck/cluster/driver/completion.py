@@ -82,6 +82,7 @@ class _Stopwatch:
             tokens_per_s=len(decoded) / seconds if seconds else 0.0,
             prefill_tokens=usage.prompt_tokens - usage.cached_tokens,
             cached_tokens=usage.cached_tokens,
+            guessed_tokens=sum(token.is_guessed for token in self.tokens),
             stages=stages,
             hop_ms=statistics.median(hops) if hops else None,
         )

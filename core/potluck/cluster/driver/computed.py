@@ -7,7 +7,7 @@ others. A replay that repeats the same steps gives the same caches, and so the s
 import hashlib
 from collections.abc import Sequence
 
-from potluck.cluster.driver.pending import token_payload
+from potluck.cluster.driver.payload import token_payload
 from potluck.wire.activation_messages import PREFIX_BYTES, PREFIX_TOKENS
 
 _SLICE = 256  # tokens

@@ -13,6 +13,7 @@ import msgspec
 
 from potluck.cluster.driver.computed import common_prefix
 from potluck.cluster.driver.conversation_caches import ConversationCaches
+from potluck.cluster.driver.drafts import Drafts
 from potluck.cluster.driver.grammar import Grammar
 from potluck.cluster.driver.model_text import Picture
 from potluck.cluster.driver.pending import PendingStep
@@ -38,6 +39,8 @@ class Conversation(ConversationCaches):
         sampling: how the tokens of the answer are chosen.
         grammar: what the answer has to follow; None: anything.
         stops: token ids that end the answer.
+        drafts: guesses at its tokens, by those so far.
+        guesses: whether some are sent along in this answer.
         limit: most tokens of the answer; None: as many as the context has room for.
         scores: of its prompt's tokens, by their positions.
         given: tokens of the answer that were given out.
@@ -49,6 +52,8 @@ class Conversation(ConversationCaches):
     sampling: Sampling = field(default_factory=Sampling)
     grammar: Grammar | None = None
     stops: Collection[int] = ()
+    drafts: Drafts = field(default_factory=Drafts)
+    guesses: bool = False
     limit: int | None = None
     scores: dict[int, TokenScore] = field(default_factory=dict[int, TokenScore])
     given: int = 0
@@ -95,10 +100,12 @@ class Conversation(ConversationCaches):
         grammar: Grammar | None = None,
         is_scored: bool = False,
         pictures: Pictures = NO_PICTURES,
+        guesses: bool = False,
     ) -> int:
         """Take a prompt in place of the tokens so far, and keep the caches of what it shares.
 
-        With `is_scored`, all of it is computed, for the log-probabilities of its tokens.
+        With `is_scored`, all of it is computed, for the log-probabilities of its tokens. With `guesses`, tokens may be
+        guessed, unless a grammar allows them one at a time, or more is wanted of the stages than tokens of a text.
 
         Returns:
             How many of its tokens need not be computed. The last one always is: caches hold no
@@ -113,6 +120,8 @@ class Conversation(ConversationCaches):
         self.tokens, self.chunk_tokens = list(prompt), None
         self.sampling, self.stops, self.limit, self.given = sampling, stops, limit, 0
         self.grammar, self.pictures = grammar, pictures
+        is_text = pictures is NO_PICTURES and not sampling.embeds
+        self.guesses = guesses and is_text and grammar is None
         self.restored = 0
         if keep < self.cached:
             self.is_rewound = True
@@ -201,8 +210,21 @@ class Conversation(ConversationCaches):
         """Keep the scores of the tokens that follow the one at `begin`."""
         self.scores.update(enumerate(scores, begin + 1))
 
-    def follow(self) -> PendingStep:
-        """Ask for the step after the last one, which is sent when its token is chosen."""
+    def begin_guessing(self) -> None:
+        """Look at the tokens so far, before steps are asked for that follow them."""
+        if self._may_guess:
+            self.drafts.begin(self.tokens)
+
+    @property
+    def _may_guess(self) -> bool:
+        return self.guesses and self.pipeline is not None and self.pipeline.takes_drafts
+
+    def follow(self, left: int) -> PendingStep:
+        """Ask for the step after the last one, which is sent when its token is chosen.
+
+        Args:
+            left: how many tokens may follow those that were given out.
+        """
         assert self.pipeline is not None
         self.last_step += 1
         return self.pipeline.follow(
@@ -211,6 +233,8 @@ class Conversation(ConversationCaches):
             sampling=self._sampling_now(),
             stops=self.stops,
             pictures=self.pictures.of_token(self.cached),
+            guessing=self.drafts if self._may_guess else None,
+            end=len(self.tokens) - 1 + left,
         )
 
     def sent_ahead(self, tokens: Sequence[int]) -> None:
@@ -219,8 +243,13 @@ class Conversation(ConversationCaches):
         for position in range(self.cached, len(self.tokens)):
             self._count(position + 1)
 
+    def forget_guesses(self) -> None:
+        """Have every stage forget what it has cached behind the tokens: guesses that are on their way."""
+        assert self.pipeline is not None
+        self.pipeline.trim(self.session, self.cached)
+
     def token_came(self) -> None:
-        """Note that the step of one token that was asked for last has a result."""
+        """Note that the token that was given out last is in the caches of all stages, and what follows it is here."""
         self._count(self.cached + 1)
         self.arrived = self.cached
 

@@ -74,9 +74,18 @@ class Generator(Pipelines):
         usage: Usage,
         stops: Collection[int] = (),
         known: Sequence[int] = (),
+        guesses: bool = False,
     ) -> AsyncGenerator[Token, None]:
-        """Yield the tokens of `answer` alone."""
-        events = self.answer(prompt, sampling, limit=limit, usage=usage, stops=stops, known=known)
+        """Yield the tokens of `answer` alone, without guesses unless they are wanted: each in its own step."""
+        events = self.answer(
+            prompt,
+            sampling,
+            limit=limit,
+            usage=usage,
+            stops=stops,
+            known=known,
+            guesses=guesses,
+        )
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Token):
@@ -95,6 +104,7 @@ class Generator(Pipelines):
         is_scored: bool = False,
         is_kept: bool = True,
         pictures: Pictures = NO_PICTURES,
+        guesses: bool = True,
     ) -> AsyncGenerator[Token | Progress, None]:
         """Yield tokens after the prompt, up to `limit` or to one of the `stops`, which is the last.
 
@@ -115,6 +125,7 @@ class Generator(Pipelines):
             is_scored: whether the log-probabilities of the prompt's tokens are wanted in `usage`.
             is_kept: whether another prompt may go on with it.
             pictures: of the prompt.
+            guesses: whether tokens may be guessed, which changes none of them.
 
         Raises:
             GrammarError: the grammar costs too much.
@@ -140,6 +151,7 @@ class Generator(Pipelines):
                     grammar=grammar,
                     is_scored=is_scored,
                     pictures=pictures,
+                    guesses=guesses,
                 )
                 usage.scores = conversation.scores
                 left, is_computed = 1, False
@@ -211,13 +223,13 @@ class Generator(Pipelines):
         error: PotluckError | None = None
         if ahead.is_asked:
             try:
-                arrived = await ahead.next()
+                token = await ahead.next()
             except PotluckError as failure:
                 ahead.give_up()
                 error = failure
             else:
-                self._pace.note_token(arrived.seconds)
-                yield token_of(arrived.result, arrived.seconds)
+                self._pace.note_token(token.seconds)
+                yield token
                 return
         losses = 0
         while True:

@@ -1,10 +1,11 @@
 """The steps that a driver waits for, and which token goes into the next one."""
 
 import asyncio
-import struct
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from potluck.cluster.driver.drafts import Drafts, StepCosts
+from potluck.errors import EngineError
 from potluck.ids import SessionId
 from potluck.wire.activation_messages import Result, Sampling, Scoring, StepPictures
 
@@ -30,6 +31,10 @@ class PendingStep:
         stops: token ids that end the answer. The step is not sent if it would carry one of them.
         pictures: what it says of pictures; None: nothing.
         is_for_others: whether the stages wait for others in it, and compute nothing.
+        guessing: guesses at the tokens after its own; None: nobody does.
+        end: with guesses, where the caches may end at most. The step is not sent if its token does not fit.
+        position: of the token that was sent with it.
+        drafts: the guesses that were sent with it.
     """
 
     session: SessionId
@@ -43,6 +48,21 @@ class PendingStep:
     stops: Collection[int] = ()
     pictures: StepPictures | None = None
     is_for_others: bool = False
+    guessing: Drafts | None = None
+    end: int = 0
+    position: int = 0
+    drafts: tuple[int, ...] = ()
+
+    def check(self, result: Result) -> None:
+        """Raise EngineError if a result has tokens that were not guessed."""
+        count = len(result.accepted)
+        ids = tuple(chosen.token_id for chosen in result.accepted)
+        is_end = not self.drafts or result.position == self.position + 1 + count
+        if ids != self.drafts[:count] or not is_end:
+            raise EngineError(
+                "The last computer of the pipeline answered with tokens that it was not asked for. Its Potluck may"
+                " be damaged or altered: leave it out, or install it again."
+            )
 
     def seconds(self, now: float) -> float:
         """How long ago it was sent."""
@@ -58,6 +78,7 @@ class PendingSteps:
     """
 
     def __init__(self) -> None:
+        self.costs = StepCosts()
         self._steps: dict[tuple[str, int], PendingStep] = {}
         # The last result of each session, until the step that follows it is asked for.
         self._unfollowed: dict[str, Result] = {}
@@ -88,10 +109,14 @@ class PendingSteps:
 
         Returns:
             The step whose result it is; None: nobody waits for it.
+
+        Raises:
+            EngineError: it cannot be the result of this step.
         """
         step = self._steps.get((result.session, result.step))
         if step is None or step.sent is None:
             return None
+        step.check(result)
         del self._steps[result.session, result.step]
         following = self._steps.get((result.session, result.step + 1))
         if following is not None and following.sent is None:
@@ -131,10 +156,20 @@ class PendingSteps:
         """Have the token of a result sent with the next ones, unless it ends the answer."""
         if not self.feeds or (token := result.token_id) is None or token in step.stops:
             return
-        step.token, step.sent = token, now
+        if step.guessing is not None:
+            if result.position >= step.end:
+                return
+            step.drafts = self._guess(step, step.guessing, result)
+        step.token, step.position, step.sent = token, result.position, now
         self._fed.append((step, result.position))
 
+    def _guess(self, step: PendingStep, guessing: Drafts, result: Result) -> tuple[int, ...]:
+        """What may follow the token of a result.
 
-def token_payload(tokens: Sequence[int]) -> bytes:
-    """Token ids in the form of the wire: little-endian int32."""
-    return struct.pack(f"<{len(tokens)}i", *tokens)
+        Nothing beside other sessions: their tokens are computed together with this one, and each costs what a guess does.
+        """
+        assert result.token_id is not None
+        chosen = (*(one.token_id for one in result.accepted), result.token_id)
+        guessing.go_on(result.position - len(result.accepted), chosen)
+        room = step.end - result.position - 1
+        return guessing.next(room if self.are_of(step.session) else 0, self.costs, step.stops)

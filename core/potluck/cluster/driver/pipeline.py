@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from potluck.cluster.driver.chain_ends import SILENCE_S, ActivationLink, ChainEnds
+from potluck.cluster.driver.drafts import Drafts
 from potluck.cluster.driver.pending import PendingStep, StepResult
 from potluck.errors import (
     PeerLostError,
@@ -59,6 +60,7 @@ class Pipeline(ChainEnds):
         stages: int,
         is_exact_in_chunks: bool = False,
         keeps_sessions: bool = False,
+        takes_drafts: bool = False,
         stretches: Stretches = _ONE_STRETCH,
         silence_s: float = SILENCE_S,
         clock: Callable[[], float] = time.perf_counter,
@@ -73,6 +75,7 @@ class Pipeline(ChainEnds):
             is_exact_in_chunks: whether results have the same bits however tokens are cut into
                 steps. Else only the same steps give the same answer again.
             keeps_sessions: whether all stages keep caches on disk.
+            takes_drafts: whether all stages compute guesses at tokens, and forget the wrong ones.
             stretches: which rotary frequencies the model has for a session of some length.
             silence_s: the pipeline breaks when nothing is heard of it for so long, although steps
                 are under way the whole time.
@@ -83,6 +86,7 @@ class Pipeline(ChainEnds):
         )
         self.is_exact_in_chunks = is_exact_in_chunks
         self.keeps_sessions = keeps_sessions
+        self.takes_drafts = takes_drafts
         self.stretches = stretches
 
     def open(
@@ -191,6 +195,8 @@ class Pipeline(ChainEnds):
         sampling: Sampling,
         stops: Collection[int] = (),
         pictures: StepPictures | None = None,
+        guessing: Drafts | None = None,
+        end: int = 0,
     ) -> PendingStep:
         """Have the token that the step before chooses sent back in, as soon as it arrives.
 
@@ -200,9 +206,12 @@ class Pipeline(ChainEnds):
             sampling: how the next token is chosen.
             stops: token ids that end the answer.
             pictures: where rope counts its token behind pictures.
+            guessing: guesses at the tokens after it, which are sent with it; None: nobody does.
+            end: with guesses, where the caches may end at most.
         """
         pending = self._new_step(session, step, sampling)
         pending.stops, pending.pictures = stops, pictures
+        pending.guessing, pending.end = guessing, end
         if self._broken is not None:
             return pending
         with self._lock:

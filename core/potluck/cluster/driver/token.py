@@ -1,7 +1,7 @@
 """What a request gets from a generator: its tokens, and what it took from the caches."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from potluck.errors import EngineError
 from potluck.wire.activation_messages import Result, TokenLogprob, TokenScore
@@ -17,6 +17,7 @@ class Token:
     seconds: float  # since the step was sent
     compute_ms: tuple[float, ...]  # of each stage, in order
     embedding: bytes = b""  # of the token before it, (D,) in f32, if `Sampling.embeds`
+    is_guessed: bool = False  # whether it was sent as a guess before it was chosen
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,6 +28,26 @@ class Usage:
     cached_tokens: int = 0
     scores: Mapping[int, TokenScore] = field(default_factory=dict[int, TokenScore])
     """Of the prompt's tokens, by their positions, if they were asked for."""
+
+
+def tokens_of(result: Result, seconds: float) -> list[Token]:
+    """The tokens of a step, `seconds` after it was sent. Its time is shared by them.
+
+    Raises:
+        EngineError: the last stage chose none.
+    """
+    last, count = token_of(result, seconds), 1 + len(result.accepted)
+    if count == 1:
+        return [last]
+    share = {
+        "seconds": seconds / count,
+        "compute_ms": tuple(ms / count for ms in result.compute_ms),
+    }
+    guessed = [
+        Token(token_id=one.token_id, logprob=one.logprob, top=one.top, is_guessed=True, **share)
+        for one in result.accepted
+    ]
+    return [*guessed, replace(last, **share)]
 
 
 def token_of(result: Result, seconds: float) -> Token:

@@ -241,6 +241,7 @@ class Deployment:
             stages=len(self.planned.plan.pipeline),
             is_exact_in_chunks=all(stage.is_exact_in_chunks for stage in loaded),
             keeps_sessions=all(stage.keeps_sessions for stage in loaded),
+            takes_drafts=all(stage.takes_drafts for stage in loaded),
             stretches=self.planned.model.config.stretches,
         )
         self._running = asyncio.create_task(self.pipeline.run(), name="pipeline")

@@ -198,6 +198,7 @@ class LocalComputer:
             is_exact_in_chunks=result.is_exact_in_chunks,
             keeps_sessions=result.keeps_sessions,
             moves_caches=load.ranks is None,
+            takes_drafts=result.takes_drafts,
         )
 
     async def _give_back_unused(self) -> None:

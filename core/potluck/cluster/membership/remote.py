@@ -260,6 +260,7 @@ class RemoteComputer:
                     is_exact_in_chunks=loaded.is_exact_in_chunks,
                     keeps_sessions=loaded.keeps_sessions,
                     moves_caches=loaded.moves_caches,
+                    takes_drafts=loaded.takes_drafts,
                 )
         except TimeoutError:
             raise PeerTimeoutError(

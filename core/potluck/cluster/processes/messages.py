@@ -203,6 +203,7 @@ class StageLoaded(Message, frozen=True, tag="stage_loaded"):
     layers_loaded: int
     is_exact_in_chunks: bool = False  # whether results have the same bits in steps of any size
     keeps_sessions: bool = False  # whether it keeps caches on disk, and can restore them
+    takes_drafts: bool = False  # whether it computes guesses at tokens, and forgets the wrong ones
 
 
 class StageUnloaded(Message, frozen=True, tag="stage_unloaded"):

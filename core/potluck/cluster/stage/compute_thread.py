@@ -88,7 +88,7 @@ class ComputeThread(threading.Thread):
                 before, done = done, self._work()
                 if done is not None:
                     continue
-                is_decoding = before == "token"  # the next token comes soon
+                is_decoding = before in ("token", "drafts")  # the next token comes soon
                 began = time.perf_counter()
                 self.reactor.turn(awake_s if is_decoding else 0.0)
                 if is_decoding:  # after a longer wait, sleep the next time instead of spinning

@@ -144,6 +144,7 @@ class StageInForce:
             cache_tokens=stage.cache_tokens,
             is_exact_in_chunks=stage.is_exact_in_chunks,
             keeps_sessions=stage.keeper.has_files,
+            takes_drafts=stage.takes_drafts,
             layers_kept=kept,
             layers_loaded=len(stage.weights.layers) - kept,
         )

@@ -4,8 +4,8 @@ The rules:
 
 - The messages of one session are handled in the order in which they came. Steps that wait are dropped
   when their tokens are to be forgotten again: nobody waits for the rest of a prompt that was cancelled.
-- Single tokens and control messages (open, trim, close, attach) go first, in the order in which
-  they became ready: many people wait for their next token, and each takes milliseconds.
+- Single tokens, those with guesses at the next ones, and control messages (open, trim, close, attach) go first, in the
+  order in which they became ready: many people wait for their next token, and each takes milliseconds.
 - A chunk of a prompt, or a picture in it, goes when nothing of that kind is ready, or after `TurnLimits.groups_before_chunk`
   groups went before it, so that no prompt waits for ever. Chunks go in the order in which they
   became ready: two prompts take turns.
@@ -35,7 +35,7 @@ from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
 from potluck.wire.picture_messages import GiveRows, ReadPicture, ShowPicture
 
-Kind = Literal["control", "room", "token", "chunk", "picture", "rows"]
+Kind = Literal["control", "room", "token", "drafts", "chunk", "picture", "rows"]
 
 _MESSAGE_BYTES = 1024  # what a message without payload counts as
 _SQUARE = 3 * 28 * 28  # bytes of a picture's pixels that are about a token's worth
@@ -85,7 +85,9 @@ class Group(NamedTuple):
         """How many tokens are computed, or squares of pixels of a picture, but at least 1."""
         if isinstance(message := self.members[0].message, ShowPicture | ReadPicture):
             return max(1, math.prod(message.tensor.shape) // _SQUARE)
-        if self.kind == "chunk" and isinstance(message := self.members[0].message, Forward):
+        if self.kind in ("chunk", "drafts") and isinstance(
+            message := self.members[0].message, Forward
+        ):
             return max(1, math.prod(message.tensor.shape[:1]))  # a wrong step may have no axis
         return len(self.members)
 
@@ -222,6 +224,8 @@ class Scheduler:
             if len(self._open_prompts) > self._limits.open_prompts:
                 del self._open_prompts[next(iter(self._open_prompts))]
             return "chunk"
+        if message.drafts:
+            return "drafts"
         # The rest of a prompt may be a single token.
         return "chunk" if is_rest or message.tensor.shape[:1] != (1,) else "token"
 

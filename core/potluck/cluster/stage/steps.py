@@ -14,6 +14,7 @@ from potluck.engine.stage import Stage
 from potluck.errors import PotluckError
 from potluck.ids import SessionId
 from potluck.wire.activation_messages import (
+    ChosenToken,
     CloseSession,
     Forward,
     KeepSession,
@@ -155,6 +156,7 @@ def step_tokens(message: Forward, payload: memoryview) -> StepTokens:
         message.scoring,
         _ids(message),
         *_pictures(message.pictures),
+        message.drafts,
     )
 
 
@@ -210,6 +212,10 @@ def _result(message: Forward, output: Output, compute_ms: tuple[float, ...], mor
         embedding=output.embedding,
         compute_ms=compute_ms,
         more=more,
+        accepted=tuple(
+            ChosenToken(token_id=one.token_id, logprob=one.logprob, top=_top(one))
+            for one in output.accepted
+        ),
     )
 
 

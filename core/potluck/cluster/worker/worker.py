@@ -316,6 +316,7 @@ class Worker:
             is_exact_in_chunks=loaded.is_exact_in_chunks,
             keeps_sessions=loaded.keeps_sessions,
             moves_caches=message.ranks is None,
+            takes_drafts=loaded.takes_drafts,
         )
 
     def _file(self, info: TensorInfo, lent: LeasedStage) -> TensorFile:

@@ -22,7 +22,7 @@ from stage_nodes import (
     until_soon,
 )
 
-from potluck.cluster.driver.pending import token_payload
+from potluck.cluster.driver.payload import token_payload
 from potluck.cluster.driver.pipeline import Pipeline
 from potluck.errors import (
     NeedReplayError,
