@@ -91,6 +91,22 @@ def random_tokens(weights: StageWeights) -> Tensor:
     return torch.randn(TOKENS, weights.config.hidden_size, generator=seeded)
 
 
+@pytest.mark.parametrize(("scheme", "is_rounded"), [("int8", True), ("int4", True), ("f16", False)])
+@torch.inference_mode()
+def test_keys_and_values_are_rounded_to_bf16_only_beside_packed_weights(
+    make: Load, scheme: Scheme, is_rounded: bool
+) -> None:
+    weights = make("llama, biases").weights(scheme=scheme)
+    caches, x = make_caches(weights), random_tokens(weights)[:5].to(weights.dtype)
+
+    weights.runs[0](x[:1], caches, make_step(weights, 0, 1))
+    weights.blocks[0].forward(x[1:], caches[0], make_step(weights, 1, 4))
+
+    for rows in (caches[0].both[:, :, :1], caches[0].both[:, :, 1:5]):
+        assert rows.dtype == torch.float16
+        assert torch.equal(rows.bfloat16().half(), rows) == is_rounded
+
+
 def run_tokens(weights: StageWeights, tokens: Tensor, prompt: int = 0) -> Tensor:
     """(T, D) → (T, D): the prompt goes through the layers, then each token through the runs."""
     caches = make_caches(weights)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from potluck.engine.gates import gate
 from potluck.engine.kernels import Kernels, Router
-from potluck.engine.kernels.attending.attention import PANEL, Heads
+from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.attending.attention_fields import KINDS
 from potluck.engine.kernels.attending.cache import cached_width, dequantise_heads, quantise_heads
 from potluck.engine.kernels.decoding.layer_shape import LayerShape
@@ -35,11 +34,12 @@ def make_heads(
     scale: float | None = None,
     softcap: float | None = None,
     has_sinks: bool = False,
+    has_pairs: bool = False,
 ) -> Heads:
     return Heads(
         heads=heads, kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim, qk_norm=qk_norm,
         epsilon=EPSILON, scale=head_dim**-0.5 if scale is None else scale, softcap=softcap,
-        cache_kind=KINDS[dtype], has_sinks=has_sinks,
+        cache_kind=KINDS[dtype], has_sinks=has_sinks, has_pairs=has_pairs,
     )  # fmt: skip
 
 
@@ -111,18 +111,7 @@ def read(cache: Tensor) -> Tensor:
 def write(cache: Tensor, position: int, kv: Tensor) -> None:
     """Write the keys and values (2 Hkv, K) of one token into the cache."""
     kv = kv.view(2, -1, kv.shape[-1])
-    kv = to_bf16(kv) if cache.dtype == torch.float16 else kv
     cache[:, :, position] = quantise_heads(kv) if cache.dtype == torch.int8 else kv.to(cache.dtype)
-
-
-def cut_to_bf16(numbers: Tensor) -> Tensor:
-    """Return f32 without the bits that bf16 does not have."""
-    return (numbers.view(torch.int32) & -(1 << 16)).view(torch.float32)
-
-
-def to_bf16(numbers: Tensor) -> Tensor:
-    """Return f32 rounded to bf16, ties away from zero."""
-    return cut_to_bf16((numbers.view(torch.int32) + (1 << 15)).view(torch.float32))
 
 
 def make_sinks(heads: Heads) -> Tensor | None:
@@ -133,38 +122,16 @@ def make_sinks(heads: Heads) -> Tensor | None:
 def attend(
     q: Tensor, heads: Heads, cache: Tensor, start: int, end: int, sinks: Tensor | None = None
 ) -> Tensor:
-    """Return attention (H, K) over the cached tokens from start to end.
-
-    Beside an f16 cache, of which bf16 is used, queries are rounded to bf16, and the powers of each panel.
-    """
-    cached = read(cache)
-    if heads.has_pairs:
-        q, cached = to_bf16(q), cut_to_bf16(cached.float()).double()
-    cached = cached.repeat_interleave(heads.group, 1)
+    """Return attention (H, K) over the cached tokens from start to end."""
+    cached = read(cache).repeat_interleave(heads.group, 1)
     keys, values = cached[:, :, start:end]
     scores = (keys @ q.double()[:, :, None])[..., 0] * heads.scale
     if heads.softcap is not None:
         scores = (scores / heads.softcap).tanh() * heads.softcap
-    none = scores.new_full((heads.heads, 1), -math.inf)
-    sinks = none if sinks is None else sinks.double()[:, None]
-    most = torch.cat((scores, sinks), 1).amax(1, keepdim=True)
-    powers = [_powers(some, heads) for some in scores.split(_panels(start, end), 1)]
-    factors = torch.cat([(highest - most).exp() * some for highest, some in powers], 1)
-    total = factors.sum(1, keepdim=True) + (sinks - most).exp()
-    return ((factors / total)[:, None] @ values)[:, 0].float()
-
-
-def _panels(start: int, end: int) -> list[int]:
-    """Return how many of the tokens from start to end are in each panel."""
-    bounds = [start, *range(start - start % PANEL + PANEL, end, PANEL), end]
-    return [stop - first for first, stop in pairwise(bounds)]
-
-
-def _powers(scores: Tensor, heads: Heads) -> tuple[Tensor, Tensor]:
-    """Return the highest of a panel's scores, and their powers relative to it, as kernels round them."""
-    most = scores.amax(1, keepdim=True)
-    powers = (scores - most).exp()
-    return most, to_bf16(powers.float()).double() if heads.has_pairs else powers
+    if sinks is not None:
+        scores = torch.cat((scores, sinks.double()[:, None]), 1)
+    powers = scores.softmax(-1)[:, : end - start]
+    return (powers[:, None] @ values)[:, 0].float()
 
 
 def random_layer(

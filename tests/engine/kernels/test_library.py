@@ -62,6 +62,7 @@ ODD_HEADS = Heads(
     heads=6, kv_heads=2, head_dim=40, rotary_dim=20, qk_norm="projection", epsilon=1e-5, scale=0.1,
     softcap=None, cache_kind=KIND_F16,
 )  # fmt: skip
+PAIRED_HEADS = replace(HEADS, cache_kind=KIND_F16, has_pairs=True)
 LAYER = LayerShape(
     hidden=80, intermediate=112, mixer=HEADS, has_norms_before=True,
     has_norms_after=True, epsilon=1e-5, multiplier=1.0,
@@ -74,7 +75,7 @@ FLOAT_LAYER = replace(
 )  # fmt: skip
 MOE_LAYER = replace(
     LAYER,
-    mixer=replace(ODD_HEADS, heads=1, kv_heads=1, head_dim=16, rotary_dim=16, qk_norm=None),
+    mixer=replace(PAIRED_HEADS, heads=2, head_dim=40, rotary_dim=20, qk_norm=None),
     has_norms_after=False,
     activation="silu",
     routing=Routing(count=21, per_token=3, normalise=True),
@@ -98,6 +99,7 @@ KERNELS: list[tuple[Emit, *tuple[Hashable, ...]]] = [
     (emit_choose_many, Routing(count=21, per_token=3, normalise=True)),
     (emit_attend_many, attended_part(HEADS)),
     (emit_attend_many, attended_part(ODD_HEADS)),
+    (emit_attend_many, attended_part(PAIRED_HEADS)),
     (emit_head, HeadShape(hidden=80, rows=131, weight_format=INT4, epsilon=1e-5)),
     (emit_decode, LAYER),
     (emit_decode, FLOAT_LAYER),

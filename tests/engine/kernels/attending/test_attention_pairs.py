@@ -1,4 +1,4 @@
-"""Attention over an f16 cache has the bits of the instruction for bf16 on every path, and costs little precision."""
+"""Attention beside packed weights has the bits of the instruction for bf16 on every path, and costs little precision."""
 
 from dataclasses import replace
 
@@ -6,20 +6,29 @@ import pytest
 import torch
 from kernel_paths import BEST, every_path
 from torch import Tensor
-from torch_layers import attend, cut_to_bf16, make_cache, make_heads, to_bf16
+from torch_layers import attend, make_cache, make_heads
 
 from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.paths import Path
-from potluck.engine.kernels.writing.ir_types import KIND_F32
 
 F16 = torch.float16
 TOKENS = 300  # more than a panel
 HEADS = [
-    make_heads(8, 1, 64, 64, F16),
-    make_heads(3, 1, 40, 0, F16, softcap=20.0, has_sinks=True),
-    replace(make_heads(12, 1, 80, 16, F16), rank=64),
+    make_heads(8, 1, 64, 64, F16, has_pairs=True),
+    make_heads(3, 1, 40, 0, F16, softcap=20.0, has_sinks=True, has_pairs=True),
+    replace(make_heads(12, 1, 80, 16, F16, has_pairs=True), rank=64),
 ]
+
+
+def cut_to_bf16(numbers: Tensor) -> Tensor:
+    """Return f32 without the bits that bf16 does not have."""
+    return (numbers.view(torch.int32) & -(1 << 16)).view(torch.float32)
+
+
+def to_bf16(numbers: Tensor) -> Tensor:
+    """Return f32 rounded to bf16, ties away from zero."""
+    return cut_to_bf16((numbers.view(torch.int32) + (1 << 15)).view(torch.float32))
 
 
 def inputs(heads: Heads, outlier: float = 1.0) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -57,7 +66,7 @@ def test_every_path_gives_the_same_bits_alone_and_in_a_chunk(
 
 def test_a_score_is_the_sum_that_the_instruction_makes() -> None:
     """Computed by NumPy's rules: of each lane the upper product is added first, and each sum is rounded."""
-    heads = make_heads(1, 1, 16, 0, F16, scale=1.0)
+    heads = make_heads(1, 1, 16, 0, F16, scale=1.0, has_pairs=True)
     rows = torch.randn(1, heads.row_numbers)
     cache = make_cache(heads, 2, F16)
     cache[0] = torch.randn(1, 2, 16)
@@ -85,6 +94,17 @@ def test_rounding_to_bf16_is_as_coarse_as_it_says(heads: Heads, outlier: float) 
     out = GeneratedKernels(BEST).attend(heads, rows[-1:], cache, TOKENS - 1, None, sinks=sinks)
 
     q = rows[-1, : heads.queries_size].view(heads.heads, -1)
-    exact = attend(q, replace(heads, cache_kind=KIND_F32), cache, 0, TOKENS, sinks)
+    exact = attend(q, heads, cache, 0, TOKENS, sinks)
     size = (q.abs() @ cache[0, 0].float().abs().T).max() * heads.scale  # of the sums of a score
     assert (out.view_as(exact) - exact).norm() < exact.norm() * 2**-9 * (1 + size)
+
+
+@every_path
+def test_keys_and_values_are_cached_as_they_are_multiplied(path: Path) -> None:
+    heads = make_heads(8, 2, 40, 0, F16, has_pairs=True)
+    rows, cache = torch.randn(5, heads.row_numbers), make_cache(heads, 5, F16)
+    kv = rows[:, heads.queries_size :].unflatten(1, (2, 2, 40)).permute(1, 2, 0, 3).contiguous()
+
+    GeneratedKernels(path).rope_and_cache(heads, rows, cache, 0, None, None)
+
+    assert torch.equal(cache, to_bf16(kv).half())

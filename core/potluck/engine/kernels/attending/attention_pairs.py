@@ -1,4 +1,4 @@
-"""Products of an f16 cache with rounded queries and powers: all are cut to bf16, of which an instruction adds two products.
+"""Products beside packed weights: queries, powers and an f16 cache are cut to bf16, of which an instruction adds two products.
 
 `vdpbf16ps` adds the product of the upper halves of two lanes to a sum, then that of the lower halves, and rounds after
 each. A product of two bf16 is exact in f32, so other processors do the same with two multiply-adds, which
