@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 import torch
-from chosen_kernels import compute_with
+from chosen_kernels import attend_unrounded, compute_with
 from config_layers import with_layers
 from tiny_models import CONTEXT, CPU, Reference, make_model, off, whole_blocks
 from torch import Tensor
@@ -143,6 +143,7 @@ def run_layers(
 def test_runs_and_chunks_compute_what_torch_does(
     make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
+    attend_unrounded(monkeypatch)
     weights, plain = (
         make(variant).weights(scheme="int8"),
         load_for_torch(make(variant), monkeypatch),
@@ -172,6 +173,7 @@ def test_a_multiplier_beside_norms_after_each_half_is_left_to_torch_and_beside_e
     reference = make(variant)
     scaled = with_layers(reference.config, residual_multiplier=0.37)
     reference = replace(reference, config=scaled)
+    attend_unrounded(monkeypatch)
     weights, plain = reference.weights(scheme="int8"), load_for_torch(reference, monkeypatch)
     tokens = random_tokens(weights)
 
@@ -199,6 +201,23 @@ def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
     assert one_by_one.dtype == weights.dtype
     assert off(one_by_one.float(), expected) < 1.25 * off(layers.float(), expected)
     assert {type(run) for run in weights.runs} == {GeneratedRun}
+
+
+@pytest.mark.parametrize("variant", ["llama, biases", MIXTURES[0]])
+@torch.inference_mode()
+def test_packed_weights_are_as_exact_with_attention_that_is_rounded_to_bf16(
+    make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    rounded, exact = make(variant).weights(scheme="int8"), make(variant).weights()
+    attend_unrounded(monkeypatch)
+    unrounded = make(variant).weights(scheme="int8")
+    tokens = random_tokens(exact)
+
+    expected = run_chunks(exact, tokens, [TOKENS])
+
+    off_by = [off(run_chunks(one, tokens, [TOKENS]), expected) for one in (rounded, unrounded)]
+    assert off_by[0] < 1.25 * off_by[1]
+    assert off_by[0] != off_by[1]
 
 
 @torch.inference_mode()
