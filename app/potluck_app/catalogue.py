@@ -31,6 +31,8 @@ class File(Struct, frozen=True, kw_only=True):
 
     name: str  # of the language, in the language
     decimal: str  # the sign in decimal numbers
+    thousands: str = "."  # the sign between thousands
+    units: dict[str, str] = {}  # those that are written in another way, such as MB
     date: str = "{0}-{1}-{2}"  # of year, month and day
     texts: dict[str, str]
 
@@ -169,8 +171,11 @@ class Catalogue:
             return self._file.date.format(*date.groups()) + (date[4] or "")
         if not _NUMBERS.fullmatch(value):
             return None
-        swap = str.maketrans({".": self._file.decimal, ",": "."})
-        return value.translate(swap) if self._file.decimal != "." else value
+        number, space, unit = value.partition(" ")
+        if self._file.decimal != ".":
+            swap = str.maketrans({".": self._file.decimal, ",": self._file.thousands})
+            number = number.translate(swap)
+        return f"{number}{space}{self._file.units.get(unit, unit)}"
 
     def _left(self, text: str) -> str:
         """Return what is said for a part that is not known: a name, or what others wrote."""

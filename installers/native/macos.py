@@ -82,7 +82,7 @@ def info_plist() -> dict[str, object]:
         "CFBundlePackageType": "APPL",
         "CFBundleShortVersionString": version(),
         "CFBundleVersion": version(),
-        "CFBundleLocalizations": ["en", "de"],
+        "CFBundleLocalizations": ["en", *tree.languages()],
         "LSMinimumSystemVersion": _OLDEST,
         "LSApplicationCategoryType": "public.app-category.utilities",
         "NSHighResolutionCapable": True,

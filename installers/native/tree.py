@@ -53,7 +53,7 @@ def build(target: Path, *, this_python: bool = False) -> Path:
     python = interpreter.install(python_home, this_python=this_python)
     site = interpreter.site_packages(python_home)
     install_packages(python, site)
-    pruning.prune(site, languages=_languages())
+    pruning.prune(site, languages=languages())
     if sys.platform == "linux":
         pruning.bundle_for_x11(site)
         if missing := pruning.missing_qt(site):
@@ -132,7 +132,8 @@ def _bare() -> dict[str, str]:
     return {name: os.environ[name] for name in kept if name in os.environ}
 
 
-def _languages() -> list[str]:
+def languages() -> list[str]:
+    """Return the codes of the languages of the window, without English."""
     return sorted(file.stem for file in (ROOT / "assets" / "languages").glob("*.json"))
 
 

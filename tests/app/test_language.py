@@ -45,6 +45,7 @@ CODE = re.compile(
 KEPT = {"Return", "Enter", "Shift+Return", "Up", "Esc", "F2", "Ctrl++", "Ctrl+=", "English", "hf_…"}
 KEPT |= {"Row", "Waiting", "Failure", "Call", "Bearer {}", "potluck worker --join "}
 KEPT |= {"data:image;base64,{}"}
+KEPT |= {"Go"}  # GB in French, as a person types it
 KEPT |= {"Markdown (*.md)", "JSON (*.json)", "Chats (*.json *.md)"}
 KEPT |= {advice._ASK_FOR_SUMMARY, advice._SUMMARY}
 
@@ -144,7 +145,7 @@ SAID += (
     loss.lost_while_loading("Mac", loss.process_lost(is_hung=True)).message,
 )
 ENGLISH = re.compile(
-    r"\b(the|and|is|are|of|with|has|it|for|this|would|cannot|needs|your|model|all)\b"
+    r"\b(the|and|is|are|of|with|has|it|for|this|would|cannot|needs|your|model|all|must|least)\b"
 )
 
 
@@ -243,6 +244,18 @@ def test_two_sentences_that_belong_together_are_not_taken_apart(path: Path) -> N
     assert len(together) > 100
     held = "This computer runs on its battery. It helps again a minute after that."
     assert "again" not in str(read.of(held))
+
+
+def test_numbers_and_units_are_written_as_in_the_language() -> None:
+    file = File(
+        name="Test", decimal=",", thousands=" ", units={"GB": "Go"}, texts={"{#} free": "{} libres"}
+    )
+
+    words = Catalogue(file)
+
+    assert words.of("1,200.5 GB free") == "1 200,5 Go libres"
+    assert words.of("32,768 free") == "32 768 libres"
+    assert words.of("2 h 5 min free") == "2 h 5 min libres"
 
 
 def test_the_language_of_the_system_is_used_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from screenshots.contrast import contrast
 from screenshots.faults import faults
 from screenshots.scenes import SCENES
 
+from potluck_app.resources import asset
 from potluck_app.views.widgets.boxes import hbox, vbox
 
 HANG_S = 600  # ends a hang: all pictures take a minute, and some minutes on a busy machine
@@ -40,6 +41,7 @@ IN_BOTH = (
     "model-opened",
 )
 SCRIPT = Path(__file__).parents[2] / "installers" / "screenshots"
+LANGUAGES = sorted(file.stem for file in asset("languages").glob("*.json"))
 
 
 def take(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -183,7 +185,10 @@ def test_the_first_minute_is_an_animation_that_a_page_can_show(tmp_path: Path) -
     assert film.stat().st_size < 2_000_000
 
 
-def test_longer_words_of_a_language_are_not_cut_in_a_narrow_window(tmp_path: Path) -> None:
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_longer_words_of_a_language_are_not_cut_in_a_narrow_window(
+    tmp_path: Path, language: str
+) -> None:
     scenes = (
         "first",
         "chat-suggestion",
@@ -195,7 +200,7 @@ def test_longer_words_of_a_language_are_not_cut_in_a_narrow_window(tmp_path: Pat
     )
     scenes = (*scenes, "models-found", "models-token-wrong", "settings", "worker-engine")
     scenes = (*scenes, "chat-too-long", "invitation", "settings-programs")
-    words = ("--scales", "100", "--themes", "light", "--widths", "480", "--language", "de")
+    words = ("--scales", "100", "--themes", "light", "--widths", "480", "--language", language)
 
     result = take(tmp_path, *words, "--only", *scenes)
 

@@ -147,9 +147,9 @@ def test_a_worker_whose_owner_wants_the_memory_now_gives_it_back_and_nothing_is_
             (process,) = attic.processes.running()
             await eventually(attic, lambda: process.held is None)
 
-            await load(desk, msgspec.structs.replace(SPLIT, context=512, scheme="f32"))
+            await load(desk, msgspec.structs.replace(THREE, layers=(("Laptop+Desk", 6),)))
             assert await chat(desk, OTHER) == other  # all is there before the next change
-            # Nobody asks: the layers of the laptop come all the same, and with them what was computed.
+            # Nobody asks: the shares of the laptop come all the same, and with them what was computed.
             await laptop.backend.set_role(RoleRequest(free_now=True))
             await eventually(desk, lambda: stages(desk) == ["Desk"] and desk.master.is_ready)
             assert await chat(desk, OTHER) == other

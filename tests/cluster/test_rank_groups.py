@@ -1,8 +1,10 @@
 """Devices that compute layers together as ranks of a group, in real nodes with real stage processes."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
+import msgspec
 import psutil
 import pytest
 from byte_model import LAYERS
@@ -52,7 +54,11 @@ def groups(node: Node) -> list[tuple[str, str, float]]:
     return [(stage.node, stage.group, stage.share) for stage in plan.stages]
 
 
-def test_who_computes_together_says_what_one_says(desk: Node, laptop: Node, run: Run) -> None:
+def test_who_computes_together_says_what_one_says_and_goes_on_with_conversations(
+    desk: Node, laptop: Node, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "potluck.cluster.master.taking_over")
+
     async def main() -> None:
         await load(desk, by_hand(("Desk", LAYERS)))
         alone = await chat(desk, LONG)
@@ -82,6 +88,31 @@ def test_who_computes_together_says_what_one_says(desk: Node, laptop: Node, run:
         assert await chat(desk, LONG) == alone
         held = [handle.held for handle in laptop.processes.running()]
         assert [h.stage.share.rank for h in held if h and h.stage.share] == [1, 0]
+        await load(desk, by_hand(("Laptop", 3), ("Laptop/cpu:1", 3)))
+        assert await chat(desk, LONG) == alone
+        brought = [text for text in caplog.messages if "taken over" in text]
+        assert len(brought) >= 3
+        assert all("again=0" in text and "tokens=0" not in text for text in brought)
+
+    run(main())
+
+
+def test_another_computer_reads_prompts_for_a_group(
+    desk: Node, laptop: Node, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "potluck.cluster.driver.reader")
+    story = TextPrompt("".join(f"{n} bottles, " for n in range(55)))  # more than 512 tokens
+    request = msgspec.structs.replace(LONG, prompt=story, max_tokens=8)
+    group = by_hand(("Desk+Desk/cpu:1", LAYERS))
+
+    async def main() -> None:
+        await load(desk, by_hand(("Desk", LAYERS)))
+        alone = await chat(desk, request)
+        await load(desk, msgspec.structs.replace(group, prefill=("Laptop",), context=1023))
+        await eventually(desk, lambda: desk.master.readers.is_ready)
+        assert await chat(desk, request) == alone
+        assert any("prompt read by Laptop" in text for text in caplog.messages)
+        await load(desk, by_hand(("Desk", LAYERS)))
 
     run(main())
 

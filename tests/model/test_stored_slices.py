@@ -123,6 +123,8 @@ def test_blocks_of_gguf_are_cut_between_each_other() -> None:
         (rows((0, 4)), "U8", (8, 8)),
         (rows((0, 4)), "GGUF_Q9_X", (8, 256)),
         (columns((0, 4)), "F32", (8, 1, 8)),
+        (rows((1, 2)), "GGUF_Q8_0", (64,)),  # a block has many numbers of a vector
+        (rows((3, 5)), "PACKED8", (64,)),
     ],
 )
 def test_what_cannot_be_cut_is_sent_as_a_whole(

@@ -156,7 +156,7 @@ def test_one_that_has_no_part_of_a_plan_in_force_may_read_for_it(
     assert reading_beside(sizes, home, both) is None  # each has a part
 
 
-def test_the_planner_makes_no_groups_where_some_are_to_read_for_others(
+def test_those_who_answer_and_those_who_read_may_compute_layers_together(
     sizes: Sizes, device_of: DeviceOf, links_of: LinksOf
 ) -> None:
     # Together, A and B take half as long as one of them; P computes prompts fast.
@@ -170,12 +170,31 @@ def test_the_planner_makes_no_groups_where_some_are_to_read_for_others(
 
     plan, reading = planned(sizes, devices, "P")
     assert reading is not None
-    assert not any(stage.is_ranked for stage in (*plan.stages, *reading.plan.stages))
-    _, reading = planned(sizes, devices, "A", "B")
+    assert [stage.is_ranked for stage in (*plan.stages, *reading.plan.stages)] == [
+        True,
+        True,
+        False,
+    ]
+    plan, reading = planned(sizes, devices, "A", "B")
     assert reading is not None
-    assert not any(stage.is_ranked for stage in reading.plan.stages)
-    with pytest.raises(InvalidLayersError, match="the plus in --layers"):
-        planned(sizes, devices, "P", layers=[("A+B", 10)])
+    assert [stage.is_ranked for stage in reading.plan.stages] == [True, True]
+
+
+def test_ranks_send_a_cache_once_between_them(
+    sizes: Sizes, device_of: DeviceOf, links_of: LinksOf
+) -> None:
+    """Moving takes nearly all of the time here, and who answers receives all of it."""
+    devices = [device_of(name, decode_ms=1.0, prefill_ms=0.1, head_ms=0.0) for name in "ABP"]
+    slow = replace(sizes, links=links_of(devices, rtt_ms=0.2, bytes_per_s=1e6))
+
+    def moved_ms(reading: tuple[str, int]) -> float:
+        answers = make_plan(
+            slow.shape, devices, slow.links, layers=[("P", 10)], measured_tokens=100
+        )
+        reads = make_plan(slow.shape, devices, slow.links, layers=[reading], measured_tokens=100)
+        return first_token_ms(slow, answers, reads, 2000)
+
+    assert moved_ms(("A+B", 10)) == pytest.approx(moved_ms(("A", 10)), rel=0.02)
 
 
 def test_what_cannot_be_is_refused_in_a_sentence(sizes: Sizes, home: list[DeviceCost]) -> None:

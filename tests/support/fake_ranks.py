@@ -17,6 +17,7 @@ from potluck.engine.rank_sums.ranks import Exchange
 from potluck.engine.stage import Stage
 from potluck.errors import RankLostError
 from potluck.ids import SessionId
+from potluck.model.cache_shares import CacheShares
 from potluck.model.schemes import Cache, Scheme
 from potluck.model.shares import Share
 
@@ -167,6 +168,7 @@ class RankedReference(Reference):
                     cache_budget=cache_budget,
                     epoch=epoch,
                     exchange=exchange,
+                    shares=CacheShares(config=self.config, scheme=scheme, share=weights.share),
                     **sizes,
                 )
             )

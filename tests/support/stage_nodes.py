@@ -186,11 +186,17 @@ class Driver:
     """A running pipeline over real connections to loaded stages."""
 
     def __init__(
-        self, master: StageNode, *stages: StageNode, epoch: int = 1, keeps_sessions: bool = False
+        self,
+        master: StageNode,
+        *stages: StageNode,
+        epoch: int = 1,
+        is_exact: bool = False,
+        keeps_sessions: bool = False,
     ) -> None:
         self._master = master
         self._stages = stages
         self._epoch = epoch
+        self._is_exact = is_exact or keeps_sessions
         self._keeps_sessions = keeps_sessions
 
     async def __aenter__(self) -> Pipeline:
@@ -205,7 +211,7 @@ class Driver:
             first=first,
             last=last,
             stages=len(self._stages),
-            is_exact_in_chunks=self._keeps_sessions,
+            is_exact_in_chunks=self._is_exact,
             keeps_sessions=self._keeps_sessions,
         )
         self._running = asyncio.create_task(self.pipeline.run())

@@ -19,6 +19,7 @@ from potluck.engine.loading.stage_weights import StageWeights
 from potluck.engine.loading.weights import load_weights
 from potluck.engine.stage import Stage
 from potluck.ids import Digest, SessionId
+from potluck.model.cache_shares import CacheShares
 from potluck.model.checkpoint.stacked import Slice, stack_slices
 from potluck.model.config import ModelConfig
 from potluck.model.naming import decoder_names
@@ -84,7 +85,14 @@ class Reference:
             cache=cache,
             device=device,
         )
-        return Stage(weights, context=context, cache_budget=cache_budget, epoch=epoch, **sizes)
+        return Stage(
+            weights,
+            context=context,
+            cache_budget=cache_budget,
+            epoch=epoch,
+            shares=CacheShares(config=self.config, scheme=scheme),
+            **sizes,
+        )
 
     def weights(
         self,

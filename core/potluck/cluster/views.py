@@ -109,7 +109,7 @@ def _stages(planned: Planned) -> tuple[StageView, ...]:
             head=stage.head,
             predicted_ms=stage.predicted_ms,
             memory=stage.memory,
-            share=stage.shares[stage.rank] / sum(stage.shares),
+            share=stage.part,
             group=group if stage.is_ranked else "",
         )
         for stage, group in zip(planned.plan.stages, groups, strict=True)

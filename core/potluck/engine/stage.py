@@ -25,6 +25,7 @@ from potluck.engine.sampling.head import StageHead
 from potluck.engine.session import Output, Session, StepTokens, need_replay
 from potluck.engine.stage_sessions import StageSessions
 from potluck.ids import SessionId
+from potluck.model.cache_shares import CacheShares
 from potluck.model.caches import MAX_CHUNK_TOKENS, WINDOW_SLACK
 from potluck.wire.activation_messages import Sampling
 
@@ -59,6 +60,7 @@ class Stage(StageSessions):
         disk: Disk = at_once,
         exchange: Exchange | None = None,
         together: Together = alone,
+        shares: CacheShares | None = None,
     ) -> None:
         """Make a stage with no sessions.
 
@@ -77,6 +79,8 @@ class Stage(StageSessions):
                 same order. None: the weights are those of whole layers.
             together: entered around the computing of steps, which were checked, and have their room: by it the
                 other ranks of a group are made to compute them too (`follow`).
+            shares: which part of what each layer caches it has, so that caches move to stages that have other
+                parts, and from these. None: it has all of each layer, and so have the others.
         """
         super().__init__(
             weights,
@@ -89,6 +93,7 @@ class Stage(StageSessions):
             max_sessions=max_sessions,
             files=files,
             disk=disk,
+            shares=shares if shares is not None else CacheShares(config=weights.config),
         )
         self._exchange, self._together = exchange, together
         self._forward_pass = ForwardPass(weights, context, exchange)

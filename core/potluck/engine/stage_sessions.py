@@ -6,6 +6,7 @@ Nothing is computed here: see `stage`, whose rules hold. Not thread-safe.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from potluck.engine.caches.cache_pool import CachePool
 from potluck.engine.caches.disk_work import Disk
@@ -24,8 +25,10 @@ from potluck.engine.session import Session, need_replay
 from potluck.engine.step_bounds import StepBounds
 from potluck.errors import OutOfMemoryError, StaleEpochError, UnknownSessionError
 from potluck.ids import SessionId
+from potluck.model.cache_shares import CacheShares
 from potluck.model.caches import MOST_MOVED_BYTES, CacheSizes
 from potluck.model.mixing.carried import cache_owners
+from potluck.model.shares import Share
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +49,11 @@ class StageSessions:
         max_sessions: int,
         files: SessionFiles | None,
         disk: Disk,
+        shares: CacheShares,
     ) -> None:
         """Begin without sessions; `Stage` says what the arguments are."""
         config = weights.config
-        self.weights = weights
+        self.weights, self.shares = weights, shares
         self.context = context
         self.epoch = epoch
         sizes = CacheSizes(number_bytes=weights.cache_dtype.itemsize, chunk=chunk, slack=slack)
@@ -172,16 +176,32 @@ class StageSessions:
         """
         caches = {name: known.cache for name, known in self._sessions.items()}
         layers = self.weights.layers
-        return LeftSessions(caches, self.caches, layers, is_in_force=is_in_force)
+        return LeftSessions(caches, self.caches, layers, self.shares, is_in_force=is_in_force)
 
     def send_rows(
-        self, session: SessionId, layers: range, position: int, end: int, *, epoch: int
+        self,
+        session: SessionId,
+        layers: range,
+        position: int,
+        end: int,
+        *,
+        epoch: int,
+        to: Share | None = None,
     ) -> RowSender:
-        """Read a session's cache from `position` to `end`, in these of the stage's layers, as it is computed."""
+        """Read a session's cache from `position` to `end`, as it is computed.
+
+        Args:
+            session: its name.
+            layers: those of the stage's layers that are read.
+            position: of the first token.
+            end: the position after the last one.
+            epoch: of the plan in force.
+            to: the share of the stage that it is for; None: it has whole layers.
+        """
         cache = self._find(session, epoch).cache
-        moved = moved_parts(cache, self.caches, self.weights.layers)
+        moved = moved_parts(cache, self.caches, self.weights.layers, self.shares)
         wanted = {key: part for key, part in moved if key[0] in layers}
-        return RowSender(cache, wanted, position, end)
+        return RowSender(cache, wanted, partial(self.shares.given, to=to), position, end)
 
     def expect_rows(
         self, session: SessionId, position: int, end: int, *, epoch: int, evicts: bool = True
@@ -213,7 +233,7 @@ class StageSessions:
         with out_of_memory("receive a conversation's cache", self._device):
             self._reserve(session, end + 1)
             self._forget(self._pool.make_room(session, apart))
-            parts = dict(moved_parts(cache, self.caches, self.weights.layers))
+            parts = dict(moved_parts(cache, self.caches, self.weights.layers, self.shares))
             rows = RowReceiver(cache, parts, position, end)
         self._forget_last(known)
         return rows

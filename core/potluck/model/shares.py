@@ -17,12 +17,21 @@ ranges.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from math import inf
 from typing import Literal
 
 from potluck.model.config import ModelConfig
 from potluck.model.families.facts import UNGATED, ClampedSwiglu
-from potluck.model.formats import BLOCK_INPUTS, BLOCK_ROWS, SUPER_BLOCKS
+from potluck.model.formats import BLOCK_INPUTS, SUPER_BLOCKS
+from potluck.model.head_cuts import (
+    Ranges,
+    attention_cuts,
+    delta_channels,
+    delta_cuts,
+    delta_heads,
+    key_heads,
+    latent_cuts,
+    times,
+)
 from potluck.model.layers import DenseSpec, FeedForward, LayerSpec, MoeSpec, ParallelSpec
 from potluck.model.mixing.channel_delta import ChannelDeltaSpec
 from potluck.model.mixing.delta_net import DeltaNetSpec
@@ -35,12 +44,9 @@ from potluck.model.projection import Projection
 from potluck.model.quantized import Shape
 from potluck.model.schemes import PACKED_SCHEMES, Scheme
 
-MAX_RANKS = 16
+MAX_RANKS = 16  # of one group: each sends its part of every sum to all others
 MAX_PART = 1 << 16
 _MOST_SHIFTED = 8  # super-blocks that a rank has at least where parts end with whole ones
-
-Ranges = tuple[tuple[int, int], ...]
-"""Of each range its first number, and the one after its last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,12 @@ class Share:
     def world(self) -> int:
         """How many ranks the group has."""
         return len(self.parts)
+
+    @property
+    def others(self) -> "tuple[Share, ...]":
+        """Those of the other ranks."""
+        ranks = (rank for rank in range(self.world) if rank != self.rank)
+        return tuple(replace(self, rank=rank) for rank in ranks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +125,12 @@ def layer_slices(
 
 def share_layer(spec: LayerSpec, share: Share, scheme: Scheme) -> LayerShare:
     """Return a rank's part of a layer, as all ranks compute it of the same parts."""
-    return _share_layer(spec, share, BLOCK_INPUTS if scheme in PACKED_SCHEMES else 1)
+    return _share_layer(spec, share, block_of(scheme))
+
+
+def block_of(scheme: Scheme) -> int:
+    """Numbers of a row that are packed together."""
+    return BLOCK_INPUTS if scheme in PACKED_SCHEMES else 1
 
 
 @lru_cache(maxsize=256)
@@ -155,20 +172,11 @@ def _share_mixer(
 def _share_attention(
     spec: AttentionSpec, share: Share, block: int
 ) -> tuple[AttentionSpec, dict[str, TensorSlice]] | None:
-    # The norm of a whole projection would need sums of its own, and an indexer chooses for all heads.
-    if spec.qk_norm == "projection" or spec.index is not None:
-        return None
-    if spec.gives is not None or spec.takes is not None:  # all heads of keys go along
-        return None
-    group = spec.heads // spec.kv_heads
-    sizes = spec.head_dim, spec.value_dim
-    # Of gates a head has one row.
-    step = BLOCK_ROWS if block > 1 and spec.gate is not None and spec.gate.of_heads else 1
-    cuts = _cut_heads(spec.heads, group, sizes, share.parts, block, step)
+    cuts = attention_cuts(spec, share.parts, block)
     if cuts is None:
         return None
     first, last = cuts[share.rank], cuts[share.rank + 1]
-    keys = first // group, -(-last // group)
+    keys = key_heads(spec, first, last)
     own = replace(spec, heads=last - first, kv_heads=keys[1] - keys[0])
     ranges: list[tuple[int, int]] = []
     place, query_rows = 0, (spec.q_size + spec.gate_size) // spec.heads
@@ -181,7 +189,7 @@ def _share_attention(
         ranges.append((place + start * size, place + stop * size))
         place += heads * size
     slices = dict(_parts_rows(spec.qkv, tuple(one for one in ranges if one[0] < one[1])))
-    slices |= _columns(spec.output, _times(((first, last),), spec.value_dim), share)
+    slices |= _columns(spec.output, times(((first, last),), spec.value_dim), share)
     if spec.has_sinks:
         slices[spec.sinks] = TensorSlice(ranges=((first, last),))
     return own, slices
@@ -191,57 +199,43 @@ def _share_latent(
     spec: LatentSpec, share: Share, block: int
 ) -> tuple[LatentSpec, dict[str, TensorSlice]] | None:
     """All ranks have the latents, which are cached whole, and the indexer; each expands them for heads of its own."""
-    sizes = spec.value_dim, spec.query_dim
-    cuts = _cut_heads(spec.heads, 1, sizes, share.parts, block)
+    cuts = latent_cuts(spec, share.parts, block)
     if cuts is None:
         return None
     heads: Ranges = ((cuts[share.rank], cuts[share.rank + 1]),)
     own = replace(spec, heads=cuts[share.rank + 1] - cuts[share.rank])
     queries = spec.queries or spec.input.split()[0]
-    slices = dict(_parts_rows(queries, _times(heads, spec.query_dim)))
+    slices = dict(_parts_rows(queries, times(heads, spec.query_dim)))
     ups = (spec.expansion, spec.plain_dim + spec.value_dim)
     for up, rows in (
         zip(spec.ups, (spec.rank, spec.value_dim), strict=True) if spec.is_ordered else (ups,)
     ):
-        slices |= _parts_rows(up, _times(heads, rows))
-    return own, slices | _columns(spec.output, _times(heads, spec.value_dim), share)
+        slices |= _parts_rows(up, times(heads, rows))
+    return own, slices | _columns(spec.output, times(heads, spec.value_dim), share)
 
 
 def _share_delta_net(
     spec: DeltaNetSpec, share: Share, block: int
 ) -> tuple[DeltaNetSpec, dict[str, TensorSlice]] | None:
     """Each rank has some heads of keys, with the heads of values that are theirs."""
-    cuts = _cut_heads(spec.key_heads, 1, (spec.key_size, spec.value_size), share.parts, block)
+    cuts = delta_cuts(spec, share.parts, block)
     if cuts is None:
         return None
     first, last = cuts[share.rank], cuts[share.rank + 1]
-    keys: Ranges = ((first, last),)
-    values: Ranges = ((first * spec.group, last * spec.group),)
-    if spec.has_tiled_heads:
-        starts = range(0, spec.value_heads, spec.key_heads)
-        values = tuple((start + first, start + last) for start in starts)
+    keys, values = delta_heads(spec, first, last)
     own = replace(spec, key_heads=last - first, value_heads=(last - first) * spec.group)
-    channels = (
-        *_times(keys, spec.key_size),
-        *_times(keys, spec.key_size, spec.keys_size),
-        *_times(values, spec.value_size, 2 * spec.keys_size),
-    )
-    rows = (*channels, *_times(values, spec.value_size, spec.channels))
+    channels = delta_channels(spec, keys, values)
+    rows = (*channels, *times(values, spec.value_size, spec.channels))
     if spec.has_joined_inputs:
-        rows = _times(keys, spec.rows // spec.key_heads)
-    rates = (*values, *_times(values, 1, spec.value_heads))
+        rows = times(keys, spec.rows // spec.key_heads)
+    rates = (*values, *times(values, 1, spec.value_heads))
     if spec.has_joined_rates:
-        rates = _times(keys, 2 * spec.group)
+        rates = times(keys, 2 * spec.group)
     slices = dict(_parts_rows(spec.input, rows)) | dict(_parts_rows(spec.rates, rates))
     convolution, offsets, decays, _ = spec.small_tensors
     slices[convolution] = TensorSlice(ranges=channels)
     slices |= dict.fromkeys((offsets, decays), TensorSlice(ranges=values))
-    return own, slices | _columns(spec.output, _times(values, spec.value_size), share)
-
-
-def _times(ranges: Ranges, size: int, place: int = 0) -> Ranges:
-    """The numbers of items in these ranges, of `size` each, the first of which is at this place."""
-    return tuple((place + first * size, place + last * size) for first, last in ranges)
+    return own, slices | _columns(spec.output, times(values, spec.value_size), share)
 
 
 def _share_feed_forward(
@@ -317,53 +311,6 @@ def _cut_rows(size: int, share: Share, block: int) -> tuple[int, int] | None:
         cuts.append(min(max(ideal, cuts[-1] + 1), blocks - (world - rank)))
     cuts.append(blocks)
     return cuts[share.rank] * block, min(cuts[share.rank + 1] * block, size)
-
-
-@lru_cache(maxsize=256)
-def _cut_heads(
-    heads: int,
-    group: int,
-    sizes: tuple[int, ...],
-    parts: tuple[int, ...],
-    block: int,
-    step: int = 1,
-) -> tuple[int, ...] | None:
-    """Where the heads of queries are cut for ranks of these parts; None: there is no such cut.
-
-    A rank has whole groups of heads that share a key head, or some heads of one group, whose key head other
-    ranks then have too. `sizes` are how many rows or columns of matrices a head has; all cuts but the last are
-    multiples of `step`. Of such cuts, the one by which the slowest rank has the least to do.
-    """
-    best: dict[int, tuple[tuple[float, float], tuple[int, ...]]] = {0: ((0.0, 0.0), (0,))}
-    for part in parts:
-        after: dict[int, tuple[tuple[float, float], tuple[int, ...]]] = {}
-        for first, ((most, squares), cuts) in best.items():
-            for last in range(first + 1, heads + 1):
-                is_between = last == heads or last % step == 0
-                if not (is_between and _is_part(first, last, heads, group, sizes, block)):
-                    continue
-                load = (last - first) / part
-                cost = max(most, load), squares + load * load * part
-                if cost < after.get(last, ((inf, inf), ()))[0]:
-                    after[last] = cost, (*cuts, last)
-        best = after
-    return best[heads][1] if heads in best else None
-
-
-def _is_part(
-    first: int, last: int, heads: int, group: int, sizes: tuple[int, ...], block: int
-) -> bool:
-    """Whether a rank may have these heads of queries."""
-    has_groups = first % group == 0 and last % group == 0
-    if not has_groups and first // group != (last - 1) // group:
-        return False
-    if block == 1:
-        return True
-    ends = [end for end in (first, last) if end not in (0, heads)]
-    if any(end * size % block for end in ends for size in sizes):
-        return False
-    start, stop = first // group, -(-last // group)
-    return not ends or all(keys * sizes[0] % BLOCK_ROWS == 0 for keys in (start, stop - start))
 
 
 def _parts_rows(projection: Projection, ranges: Ranges) -> Iterator[tuple[str, TensorSlice]]:

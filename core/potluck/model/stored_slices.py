@@ -86,6 +86,8 @@ def _stored_slice(part: TensorSlice, dtype: str, shape: Shape) -> StoredSlice | 
     layout, whole = _layout(dtype), stored_bytes(dtype, shape)
     if layout is None or whole is None or not _is_ordered(part.ranges):
         return None
+    if len(shape) == 1 and layout.columns > 1:
+        return None  # its blocks lie across what would be its rows
     width = prod(shape[1:])
     if part.axis == "rows":
         cover = _widened(part.ranges, layout.rows, shape[0])

@@ -131,11 +131,6 @@ def _read_by(
         )
     plan = answering(_without(devices, readers | _too_old(devices)), stop=stop)
     reader = _plan_of(sizes, _without(devices, others))
-    if any(stage.is_ranked for stage in plan.stages):
-        raise InvalidLayersError(
-            "Computers that compute layers together cannot take over what others have read. Leave --prefill"
-            " out, or the plus in --layers."
-        )
     if not _is_alike(sizes, plan, reader):
         raise InvalidLayersError(
             f"{_names(reader)} cannot read for {_names(plan)}: with --cache int8, processors and GPUs"
@@ -165,10 +160,9 @@ def _best_reading(
     usual = answer_ms(sizes, plan, None)
     most_ms = min(usual / GAIN, usual - LEAST_GAIN_MS)
     used = {stage.node for stage in plan.stages}
-    is_ranked = any(stage.is_ranked for stage in plan.stages)
     nodes, old = {device.node for device in devices}, _too_old(devices)
     is_fixed = answering is None
-    takes_no_caches = is_ranked or bool(used & old)
+    takes_no_caches = bool(used & old)
     for node in sorted((nodes - used if len(used) == 1 or is_fixed else nodes) - old):
         if stop() or (is_fixed and takes_no_caches):
             break
@@ -249,7 +243,9 @@ def _moving_ms(sizes: Sizes, plan: Plan, reading: Plan, tokens: int) -> float:
             )
             hop = hop_between(sizes.links, source.node, target.node)
             latency_ms = max(latency_ms, hop.latency_ms)
-            ms = len(both) * layer_bytes * hop.ms_per_byte
+            # A rank has about its share of each row.
+            nbytes = len(both) * layer_bytes * source.part * target.part
+            ms = nbytes * hop.ms_per_byte
             busy["sends", source.node] += ms
             busy["receives", target.node] += ms
     return latency_ms + max(busy.values(), default=0.0)
@@ -258,8 +254,6 @@ def _moving_ms(sizes: Sizes, plan: Plan, reading: Plan, tokens: int) -> float:
 def _is_alike(sizes: Sizes, plan: Plan, reading: Plan) -> bool:
     """Whether all of them keep caches in one form."""
     stages = (*plan.stages, *reading.stages)
-    if any(stage.is_ranked for stage in stages):  # each has a part of every row
-        return False
     return not sizes.is_int8 or len({stage.device.startswith("cpu") for stage in stages}) == 1
 
 
@@ -269,12 +263,8 @@ def _too_old(devices: Sequence[DeviceCost]) -> set[NodeId]:
 
 
 def _without(devices: Sequence[DeviceCost], nodes: set[NodeId]) -> list[DeviceCost]:
-    """The devices, of which those of these computers have no layers.
-
-    None is chosen to compute layers together with others: ranks have a part of every row, and neither send nor
-    take caches. Groups that are asked for by hand are still made.
-    """
-    return [replace(d, is_apart=d.node in nodes, can_rank=False) for d in devices]
+    """The devices, of which those of these computers have no layers."""
+    return [replace(d, is_apart=d.node in nodes) for d in devices]
 
 
 def _plan_of(sizes: Sizes, devices: Sequence[DeviceCost]) -> Plan:

@@ -36,6 +36,11 @@ class StagePlan:
         """Whether it is a rank of a group, and has a share of its layers."""
         return len(self.shares) > 1
 
+    @property
+    def part(self) -> float:
+        """How much of each layer it has, of 1."""
+        return self.shares[self.rank] / sum(self.shares)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:

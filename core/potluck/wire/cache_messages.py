@@ -2,7 +2,7 @@
 
 `expect_cache` and `take_cache` go along the chain that answers, `send_cache` along the one that reads. The others
 pass between two stages with layers in common, one of each chain, or one of each plan. The reading stage makes their
-connection, or the stage of the next plan. `take_sessions` is said on control: it makes the plan of a replica that ends the
+connection, or the stage of the next plan. Each rank of a group is such a stage; `rank_has` goes from it to rank 0. `take_sessions` is said on control: it makes the plan of a replica that ends the
 one before.
 """
 
@@ -12,7 +12,14 @@ from msgspec import Meta
 
 from potluck.wire.activation_messages import TensorHeader
 from potluck.wire.fields import Count, SessionName, Size
-from potluck.wire.messages import DeviceId, Message, PlanBefore, PlanKey, Told
+from potluck.wire.messages import (
+    DeviceId,
+    Message,
+    PlanBefore,
+    PlanKey,
+    Told,
+)
+from potluck.wire.shares import RankNumber, RankShare
 
 TransferName = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -58,6 +65,19 @@ class FetchCache(Message, frozen=True, tag="fetch_cache"):
     layers: tuple[Count, Count]  # start, stop
     end: Count
     key: PlanKey | None = None  # of that plan
+    share: RankShare | None = None  # of each layer that the sender of this has; None: all of it
+    had: RankNumber | None = (
+        None  # the rank of the group before whose cache it has: of that, nothing is sent
+    )
+
+
+class RankHas(Message, frozen=True, tag="rank_has"):
+    """So many tokens of a session are cached here: the answer of another rank to rank 0, which asks all."""
+
+    epoch: Count
+    session: SessionName
+    step: Count  # of the `take_cache` or `restore_session` that is answered
+    position: Count
 
 
 class ForgetBefore(Message, frozen=True, tag="forget_before"):
@@ -81,14 +101,18 @@ class TakingSessions(Message, frozen=True, tag="taking_sessions"):
 
 
 class CacheRows(Message, frozen=True, tag="cache_rows"):
-    """Some rows of a layer's cache. Payload: (2, heads, rows, numbers), in the form that the sender's cache has."""
+    """Some rows of a layer's cache. Payload: (2, heads, rows, numbers), or values of a state (1, 1, 1, values).
+
+    They are in the form that the sender's cache has.
+    """
 
     epoch: Count
     transfer: TransferName
     layer: Count
-    first: Count  # position of the first row; the number of the first value of a state, or of the first pool
+    first: Count  # position of the first row, or number of the first pool; 0 of a state
     tensor: TensorHeader
     part: Count = 0  # of the layer's cache, where it has several
+    lane: Count = 0  # number of the first head in the whole layer; of a state, of the first value
 
 
 class CacheReceived(Message, frozen=True, tag="cache_received"):

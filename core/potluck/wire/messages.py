@@ -13,6 +13,7 @@ from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from potluck.model.schemes import Cache, Scheme
+from potluck.model.shares import MAX_RANKS
 from potluck.wire.fields import (
     LINE,
     Count,
@@ -27,6 +28,7 @@ from potluck.wire.fields import (
     Text,
     printable,
 )
+from potluck.wire.shares import RankNumber, RankShare
 
 Purpose = Literal["control", "activations", "weights", "ranks", "wheels"]
 
@@ -35,7 +37,6 @@ MAX_TENSORS = 1 << 17  # a mixture of experts with 128 layers of 256 experts has
 MAX_TOKENS = 1 << 20  # one forward; the longest context of any known model
 MAX_CACHE_HOPS = 64  # stages with some of the same layers; a home has fewer
 MAX_REVOKED = 1024  # no home gives away so many computers
-MAX_RANKS = 16  # of one group: each sends its part of every sum to all others
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +127,7 @@ class CacheHop(Hop, frozen=True, kw_only=True):
     """A stage that has some of this one's layers: to it, or from it, caches of these are moved."""
 
     layers: tuple[Count, Count]  # start, stop
+    share: RankShare | None = None  # that it has of each; None: all of it
 
 
 class PlanBefore(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,21 +199,10 @@ class Error(Told, frozen=True, tag="error"):
 # --- control: the master asks, a worker answers
 
 
-class RankShare(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of each layer a rank of a group has."""
-
-    rank: Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
-    shares: Annotated[
-        tuple[Annotated[int, Meta(ge=1, le=1 << 16)], ...],
-        Meta(min_length=2, max_length=MAX_RANKS),
-    ]
-    """How much every rank has, relative to the others, in the order of the ranks."""
-
-
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of a group, which computes its layers together with the others."""
 
-    rank: Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
+    rank: RankNumber
     hops: Annotated[tuple[Hop, ...], Meta(min_length=2, max_length=MAX_RANKS)]
     """Where the stage processes of all ranks listen, in the order of the ranks."""
 

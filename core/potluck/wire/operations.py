@@ -27,6 +27,7 @@ from potluck.wire.cache_messages import (
     ExpectCache,
     FetchCache,
     ForgetBefore,
+    RankHas,
     SendCache,
     TakeCache,
     TakeSessions,
@@ -132,7 +133,7 @@ BY_PURPOSE: Final[Mapping[Purpose, Table]] = {
     "activations": _ALWAYS | table(
         Attach, OpenSession, Forward, Result, TrimSession, CloseSession, KeepSession, RestoreSession,
         ExpectCache, SendCache, TakeCache, CacheRows, CacheReceived, CacheSent, CacheGivenUp,
-        FetchCache, ForgetBefore,
+        FetchCache, ForgetBefore, RankHas,
         ShowPicture, ReadPicture, RowsRead, NotRead, GiveRows, Blob, BlobReceived,
     ),
     "weights": _ALWAYS | table(Chunk, Stored, Rejected, Blob, BlobReceived),

@@ -12,10 +12,8 @@ from msgspec import Meta
 from msgspec.structs import force_setattr
 
 from potluck.wire.fields import Count, Text, printable
-from potluck.wire.messages import MAX_RANKS, Message
-
-RankNumber = Annotated[int, Meta(ge=0, lt=MAX_RANKS)]
-
+from potluck.wire.messages import Message
+from potluck.wire.shares import RankNumber
 
 Token = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 

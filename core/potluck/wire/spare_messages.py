@@ -6,8 +6,9 @@ from msgspec import Meta
 
 from potluck.model.schemes import Scheme
 from potluck.wire.fields import Count, Size
-from potluck.wire.messages import MAX_TENSORS, Message, RankShare, TensorInfo
+from potluck.wire.messages import MAX_TENSORS, Message, TensorInfo
 from potluck.wire.passing_messages import NeedTensors
+from potluck.wire.shares import RankShare
 
 MAX_LAYERS = 1024
 

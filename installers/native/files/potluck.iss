@@ -32,19 +32,31 @@ RestartApplications=no
 
 [Languages]
 Name: en; MessagesFile: compiler:Default.isl
+Name: es; MessagesFile: compiler:Languages\Spanish.isl
 Name: de; MessagesFile: compiler:Languages\German.isl
+Name: fr; MessagesFile: compiler:Languages\French.isl
 
 [CustomMessages]
 en.Desktop=An icon on the desktop
+es.Desktop=Un icono en el escritorio
 de.Desktop=Ein Symbol auf dem Desktop
+fr.Desktop=Une icône sur le bureau
 en.Gguf=Open models (.gguf) with Potluck
+es.Gguf=Abrir modelos (.gguf) con Potluck
 de.Gguf=Modelle (.gguf) mit Potluck öffnen
+fr.Gguf=Ouvrir les modèles (.gguf) avec Potluck
 en.Command=The command “potluck” in terminals
+es.Command=El comando «potluck» en los terminales
 de.Command=Der Befehl „potluck“ in Terminals
+fr.Command=La commande « potluck » dans les terminaux
 en.Stay=Shall your models, chats, settings and keys stay? A later installation goes on with them.
+es.Stay=¿Desea conservar sus modelos, chats, ajustes y claves? Una instalación posterior los vuelve a usar.
 de.Stay=Sollen Ihre Modelle, Chats, Einstellungen und Schlüssel bleiben? Eine spätere Installation macht damit weiter.
+fr.Stay=Faut-il garder vos modèles, discussions, paramètres et clés ? Une installation ultérieure les reprendra.
 en.Running=Potluck could not be ended. Close its window, quit it in the tray, and try again.
+es.Running=No se pudo cerrar Potluck. Cierre su ventana, salga de él en la bandeja del sistema y vuelva a intentarlo.
 de.Running=Potluck ließ sich nicht beenden. Schließen Sie sein Fenster, beenden Sie es im Infobereich, und versuchen Sie es noch einmal.
+fr.Running=Potluck n’a pas pu être arrêté. Fermez sa fenêtre, quittez-le dans la zone de notification, puis réessayez.
 
 [Tasks]
 Name: desktop; Description: {cm:Desktop}; Flags: unchecked

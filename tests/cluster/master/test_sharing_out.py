@@ -57,8 +57,8 @@ SIZES = Sizes(
     links=LINKS,
     cache_bytes=lambda tokens: tokens,
     measured_tokens=256,
-    context=64,
-    most_bytes=0,
+    context=1024,
+    most_bytes=1024,
 )
 
 

@@ -1,5 +1,7 @@
 """What a rank of a group is sent: the bytes of its slices alone, whose digests are computed once."""
 
+import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,16 +11,17 @@ from model_folders import CONFIG, in_fp8, make_folder
 from packing_engine import Workplace
 
 from potluck.cluster.master import slicing
-from potluck.cluster.master.slicing import sent_slices
-from potluck.cluster.master.stage_tensors import StageTensors
+from potluck.cluster.master.slicing import Checks, sent_slices
+from potluck.cluster.master.stage_tensors import StageTensors, tensor_info
 from potluck.errors import BrokenModelError
 from potluck.ids import Digest, NodeId
 from potluck.model.schemes import Scheme
 from potluck.model.shares import Share
 from potluck.model.stored_slices import stage_slices, stored_slice
 from potluck.plan.stages import Plan, StagePlan
-from potluck.store.quantised import Packed, remember
+from potluck.store.quantised import Packed, recall, remember
 from potluck.store.registry import LocalModel, open_model
+from potluck.store.source import TensorSource
 from potluck.wire.messages import TensorInfo
 
 # Of its matrices, two ranks have whole super-blocks.
@@ -105,10 +108,58 @@ def test_digests_of_slices_are_computed_once(
     async def main() -> None:
         first = await cut(wide, workplace)
         with monkeypatch.context() as patch:
-            patch.setattr(slicing, "_digest", lambda _: pytest.fail("it is known"))
+            patch.setattr(slicing, "_read", lambda _: pytest.fail("it is known"))
             again = await cut(wide, workplace)
             assert again.infos(is_local=False) == first.infos(is_local=False)
 
+    run(main())
+
+
+def test_ranks_that_are_cut_at_once_have_a_tensor_read_once(
+    wide: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them may be given up meanwhile."""
+    info = tensor_info(wide.manifest.tensors[0])
+    source = wide.sources[Digest(info.digest)]
+    may_end, read = threading.Event(), list[TensorSource]()
+
+    def reading(source: TensorSource) -> Digest:
+        read.append(source)
+        assert may_end.wait(20)
+        return source.digest()
+
+    async def main() -> None:
+        checks = Checks()
+        ranks = [asyncio.create_task(checks.check(info, source)) for _ in range(2)]
+        await asyncio.sleep(0)
+        ranks[0].cancel()
+        await asyncio.wait(ranks[:1])
+        may_end.set()
+        await ranks[1]
+        assert ranks[0].cancelled()
+        assert len(read) == 1
+        await checks.check(info, source)  # it may have changed since
+        assert len(read) == 2
+
+    monkeypatch.setattr(slicing, "_read", reading)
+    run(main())
+
+
+def test_what_was_digested_before_something_damaged_is_remembered(
+    wide: LocalModel, workplace: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        names = [info.name for info in cut_ones(await cut(wide, None, "f32")).values()]
+        source = wide.sources[Digest(wide.manifest.stage(names[-1:])[0].digest)]
+        data = bytearray(source.path.read_bytes())
+        data[source.offset] ^= 1
+        source.path.write_bytes(data)
+        with pytest.raises(BrokenModelError, match="Download the model again"):
+            await cut(wide, workplace, "f32")
+        known = recall(workplace.packing.memory, wide.manifest.model_id)
+        assert len(known) == len(names) - 1
+
+    monkeypatch.setattr(slicing, "THREADS", 1)
     run(main())
 
 

@@ -12,7 +12,7 @@ from potluck.cluster.master.spare_copies import AGAIN_S
 from potluck.cluster.worker.assignments import check_assignment, check_spares
 from potluck.errors import EngineError
 from potluck.store.registry import LocalModel
-from potluck.wire.messages import RankShare
+from potluck.wire.shares import RankShare
 
 QUIET_S = DEADLINES.quiet_s
 THREE = PlanRequest(layers=(("Desk", 1), ("Laptop", 2), ("Mac", 1)), context=64)

@@ -12,7 +12,7 @@ from potluck.cluster.events import ComputerLost
 from potluck.cluster.loss import computer_lost
 from potluck.cluster.master.deployment import Deployment
 from potluck.cluster.master.planned import Planned
-from potluck.cluster.master.viewers import Viewers
+from potluck.cluster.master.viewers import StageInForce, Viewers
 from potluck.errors import EngineError, PotluckError
 from potluck.ids import NodeId
 from potluck.plan.viewing import Viewing
@@ -72,7 +72,10 @@ class SeeingViewers(Viewers):
         return True
 
     async def _serve(
-        self, deployment: Deployment, answering: Deployment, generator: Generator
+        self,
+        deployment: Deployment | StageInForce,
+        answering: Deployment,
+        generator: Generator,
     ) -> None:
         await deployment.wait_broken()
 

@@ -66,6 +66,26 @@ def test_a_device_that_has_no_stage_of_the_next_plan_is_not_named_as_it_is_freed
     run(main())
 
 
+def test_a_stage_is_told_which_share_each_rank_has_and_each_rank_who_has_whole_layers(
+    model: LocalModel,
+) -> None:
+    async def main() -> None:
+        desk, laptop, mac = three()
+        group = await deployment_on(model, desk, laptop, mac, layers=(("Desk+Laptop", 4),))
+        whole = await deployment_on(model, desk, laptop, mac, layers=(("Mac", 4),))
+        group.wiring.ports, whole.wiring.ports = (11, 12), (13,)
+        assert group.wiring.moves_conversations
+        hops = group.wiring.left_to(whole.tasks[0], ()).hops
+        shares = [hop.share for hop in hops]
+        assert [share.rank for share in shares if share] == [0, 1]
+        assert hops == group.wiring.cache_hops(whole.tasks[0])
+        for rank in group.tasks:
+            (hop,) = whole.wiring.left_to(rank, ()).hops
+            assert (hop.node_id, hop.layers, hop.share) == (mac.node_id, (0, 4), None)
+
+    run(main())
+
+
 @pytest.mark.parametrize("version", [READERS_SINCE - 1, READERS_SINCE])
 def test_caches_stay_for_nobody_where_no_other_plan_can_take_them(
     model: LocalModel, version: int

@@ -1,6 +1,7 @@
 """Whose messages a stage takes, and where what follows goes. The rest is tested with real processes."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -10,7 +11,8 @@ from chain_bench import Bench, FakeLink
 from fake_cluster import run, until
 
 from potluck.cluster.stage import chain
-from potluck.errors import NeedReplayError, OutOfMemoryError
+from potluck.cluster.stage.ranks import Links
+from potluck.errors import NeedReplayError, OutOfMemoryError, UnknownSessionError
 from potluck.ids import HomeId, NodeId
 from potluck.wire.activation_messages import (
     Attach,
@@ -20,7 +22,7 @@ from potluck.wire.activation_messages import (
     Result,
     TensorHeader,
 )
-from potluck.wire.cache_messages import CacheGivenUp, FetchCache
+from potluck.wire.cache_messages import CacheGivenUp, FetchCache, RankHas
 
 STEP = Forward(
     epoch=1, session="s", step=1, position=1, tensor=TensorHeader(dtype="I32", shape=(1,))
@@ -332,6 +334,63 @@ def test_what_the_stage_before_does_not_have_is_not_read() -> None:
         bench.receive(link, msgspec.structs.replace(RESTORE, position=0))
         assert bench.stage.restored == []
         assert link.sent == [Result(epoch=1, session="s", step=1, position=0)]
+
+    run(main())
+
+
+def has(position: int) -> RankHas:
+    return RankHas(epoch=1, session="s", step=1, position=position)
+
+
+def test_rank_0_has_the_others_read_their_disks_and_goes_on_with_what_all_have() -> None:
+    async def main() -> None:
+        bench, link, other = Bench(), FakeLink(), FakeLink(role="worker", node="2")
+        bench.loaded.rank_links = Links(sums={}, steps=(cast("Any", other),))
+        bench.chain.loaded = bench.loaded
+        bench.chain.ranks = cast("Any", SimpleNamespace(pass_on=other.send_nowait))
+        bench.receive(link, Attach(epoch=1))
+        bench.receive(link, RESTORE)
+        bench.receive(link, msgspec.structs.replace(STEP, step=2, session="s"))
+        assert other.sent == [RESTORE]
+        bench.stage.restored[0](576)
+        bench.go_on()
+        assert link.sent == []  # its session waits for the other one, too
+        bench.receive(other, has(512))
+        came = [message for message in link.sent if isinstance(message, Result)]
+        assert [(result.step, result.position) for result in came] == [(1, 512), (2, 2)]
+
+    run(main())
+
+
+def rank_1() -> tuple[Bench, FakeLink]:
+    bench, rank_0 = Bench(), FakeLink(role="worker", node="1")
+    bench.loaded.rank, bench.loaded.previous = 1, NodeId("1" * 64)
+    bench.stage.head = None
+    bench.chain.loaded = bench.loaded
+    bench.scheduler.in_order = True
+    return bench, rank_0
+
+
+def test_another_rank_says_to_rank_0_what_it_has_read_and_that_it_cannot() -> None:
+    async def main() -> None:
+        bench, rank_0 = rank_1()
+        bench.receive(rank_0, RESTORE)
+        bench.stage.restored[0](576)
+        bench.stage.error = UnknownSessionError("no")
+        bench.receive(rank_0, msgspec.structs.replace(RESTORE, step=2))
+        assert rank_0.sent == [has(576), msgspec.structs.replace(has(0), step=2)]
+        assert not bench.failed
+
+    run(main())
+
+
+def test_who_fetches_a_cache_of_another_rank_is_answered_though_it_is_not_rank_0() -> None:
+    async def main() -> None:
+        bench, _ = rank_1()
+        link = FakeLink(role="worker", node="3")
+        bench.receive(link, FetchCache(epoch=7, session="a", transfer="t", layers=(0, 2), end=9))
+        (answer,) = link.sent
+        assert isinstance(answer, CacheGivenUp)
 
     run(main())
 

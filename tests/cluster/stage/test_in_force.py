@@ -17,7 +17,7 @@ from potluck.cluster.processes.messages import LoadStage
 from potluck.cluster.stage import giving, in_force
 from potluck.cluster.stage.in_force import StageInForce
 from potluck.cluster.stage.loaded import LoadedStage
-from potluck.cluster.stage.ranks import Ranks
+from potluck.cluster.stage.ranks import Links, Ranks
 from potluck.cluster.stage.transfers import StageBefore
 from potluck.engine.stage import Stage
 from potluck.errors import OutOfMemoryError
@@ -59,7 +59,7 @@ class FullLoader:
 
     nbytes = 0
 
-    def has_content_of(self, message: LoadStage) -> bool:
+    def has_model_of(self, message: LoadStage) -> bool:
         return True
 
     async def prepare(self, message: LoadStage, left: object) -> int:
@@ -151,6 +151,52 @@ def test_what_is_being_fetched_still_comes_when_the_memory_is_freed_meanwhile(
         assert fetching.bench.chain.loaded is None
         assert fetching.answer is CacheSent
         assert fetching.rows == undisturbed.rows
+        await fetching.in_force.stop()
+
+    run(main())
+
+
+def test_a_rank_leaves_its_part_without_waiting_for_those_of_its_group(llama: Reference) -> None:
+    async def main() -> None:
+        fetching = Fetching(llama)
+        other = Wire(fetching)
+        loaded = fetching.bench.chain.loaded
+        assert loaded is not None
+        loaded.rank_links = Links(sums={1: cast("Any", other)}, steps=())
+        fetching.begin()
+        await fetching.in_force.unload(leaves_caches=True)
+        assert other.is_closed
+        assert fetching.answer is CacheSent
+        await fetching.in_force.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["memory now", "load"])
+def test_a_rank_ends_the_step_of_which_rank_0_has_the_result_before_its_connections_end(
+    llama: Reference, how: str
+) -> None:
+    async def main() -> None:
+        fetching = Fetching(llama)
+        other, was_open = Wire(fetching), list[bool]()
+
+        class Busy(HereAndNow):
+            async def call(self, function: Callable[[], T]) -> T:
+                was_open.append(not other.is_closed)
+                return function()
+
+        fetching.in_force._compute = cast("Any", Busy())  # pyright: ignore[reportPrivateUsage]
+        loaded = fetching.bench.chain.loaded
+        assert loaded is not None
+        loaded.rank_links = Links(sums={1: cast("Any", other)}, steps=())
+        if how == "memory now":
+            await fetching.in_force.unload(leaves_caches=True)
+        else:
+            before = PlanBefore(epoch=2, key=KEY)
+            with pytest.raises(OutOfMemoryError):
+                await fetching.in_force.load(msgspec.structs.replace(NEXT, before=before))
+        assert other.is_closed
+        assert was_open[0]
         await fetching.in_force.stop()
 
     run(main())

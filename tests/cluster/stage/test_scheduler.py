@@ -15,7 +15,7 @@ from potluck.wire.activation_messages import (
     TensorHeader,
     TrimSession,
 )
-from potluck.wire.cache_messages import ExpectCache
+from potluck.wire.cache_messages import CacheSent, ExpectCache, RankHas
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
 
@@ -414,6 +414,26 @@ def test_a_rank_does_what_rank_0_has_chosen_in_its_order() -> None:
     assert bench.rest() == ["chunk a1", "token b1 c1", "control OpenSession d"]
     assert bench.scheduler.waiting == 0
     assert not bench.scheduler.is_full
+
+
+def test_what_other_stages_send_of_caches_comes_between_no_tokens_of_a_group() -> None:
+    """A rank that computed them apart would no longer do what rank 0 does."""
+    bench = Bench()
+    bench.scheduler.in_order = True
+    bench.token("a", more=1)
+    bench.put(CacheSent(epoch=1, transfer="t", layers=(0, 1)))
+    bench.token("b")
+    assert bench.rest() == ["control CacheSent", "token a1 b1"]
+
+
+def test_what_another_rank_has_is_heard_though_its_session_waits() -> None:
+    bench = Bench()
+    bench.scheduler.hold("a")
+    bench.put(RankHas(epoch=1, session="a", step=1, position=64))
+    bench.token("a")
+    assert bench.rest() == ["control RankHas a"]
+    bench.scheduler.release("a")
+    assert bench.rest() == ["token a1"]
 
 
 def test_a_group_is_not_cut_because_of_what_else_waits() -> None:

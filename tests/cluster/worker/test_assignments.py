@@ -14,7 +14,7 @@ from potluck.cluster.master.stage_tensors import tensor_info
 from potluck.cluster.worker.assignments import check_assignment
 from potluck.errors import BrokenModelError, ModelError
 from potluck.store.registry import LocalModel, open_model
-from potluck.wire.messages import RankShare
+from potluck.wire.shares import RankShare
 
 
 def test_random_weights_have_no_tensors(model: LocalModel) -> None:

@@ -6,7 +6,8 @@ import pytest
 from potluck.cluster.worker.lease import Lease, LeasedStage
 from potluck.ids import Digest, HomeId, NodeId
 from potluck.store.chunks import Missing
-from potluck.wire.messages import Assign, DeviceId, RankShare
+from potluck.wire.messages import Assign, DeviceId
+from potluck.wire.shares import RankShare
 
 GPU, CPU = DeviceId(kind="cuda"), DeviceId(kind="cpu")
 A, B, C = (Digest(letter * 64) for letter in "abc")

@@ -1,6 +1,7 @@
 """A worker that is assigned a rank's slices: it is sent these alone, or reads them out of whole tensors that it has."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,17 @@ from fake_cluster import run
 from fake_engine import assign
 from worker_rig import Rig
 
-from potluck.cluster.worker.assignments import check_assignment
+from potluck.cluster.worker import worker
+from potluck.cluster.worker.assignments import check_assignment, check_spares
+from potluck.cluster.worker.contents import Content
 from potluck.errors import BrokenModelError, IntegrityError, RemoteError
 from potluck.ids import Digest
 from potluck.model.shares import Share
 from potluck.model.stored_slices import stage_slices, stored_slice
 from potluck.store.registry import LocalModel
 from potluck.store.source import TensorSource
-from potluck.wire.messages import Assign, Load, RankShare, TensorInfo
+from potluck.wire.messages import Assign, Load, TensorInfo
+from potluck.wire.shares import RankShare
 from potluck.wire.spare_messages import Keep
 
 LAYERS = range(2)
@@ -182,6 +186,52 @@ def test_what_cannot_be_read_out_of_a_whole_tensor_is_sent(
 
 
 @pytest.mark.net
+@pytest.mark.usefixtures("removed_in_threads")
+def test_a_whole_tensor_that_is_damaged_is_dropped_when_its_slice_was_passed_on(
+    tmp_path: Path, model: LocalModel
+) -> None:
+    async def main() -> None:
+        async with (
+            Rig(tmp_path / "one") as rig,
+            Rig(tmp_path / "two", name="Mac", desk=rig.desk) as other,
+        ):
+            laptop, slices = (await rig.control()).computer, Slices(model)
+            await give(laptop, slices.whole, model.sources)
+            await give(laptop, slices.message, {})
+            first = next(iter(slices.cut.values()))
+            path = rig.store.path(Digest(str(first.whole)))
+            path.write_bytes(bytes(path.stat().st_size))
+
+            mac = (await other.control()).computer
+            need = await mac.assign(slices.message)
+            await mac.expect(2, rig.laptop.node_id, need.tensors)
+            with pytest.raises(RemoteError, match="arrived altered twice"):
+                await laptop.pass_on(mac, need.tensors, timeout_s=20)
+            assert not path.exists()
+
+    run(main())
+
+
+@pytest.mark.net
+def test_a_spare_slice_in_a_whole_tensor_is_passed_on(tmp_path: Path, model: LocalModel) -> None:
+    async def main() -> None:
+        async with (
+            Rig(tmp_path / "one") as rig,
+            Rig(tmp_path / "two", name="Mac", desk=rig.desk) as other,
+        ):
+            laptop, slices = (await rig.control()).computer, Slices(model)
+            await give(laptop, slices.whole, model.sources)
+            assert (await laptop.keep(slices.keep)).stored == nbytes(slices.message)
+
+            mac = (await other.control()).computer
+            need = await mac.assign(slices.message)
+            await mac.expect(2, rig.laptop.node_id, need.tensors)
+            assert await laptop.pass_on(mac, need.tensors, timeout_s=20) == nbytes(slices.message)
+
+    run(main())
+
+
+@pytest.mark.net
 def test_a_slice_can_be_a_spare_copy(tmp_path: Path, model: LocalModel) -> None:
     async def main() -> None:
         async with Rig(tmp_path) as rig:
@@ -198,6 +248,33 @@ def test_a_slice_can_be_a_spare_copy(tmp_path: Path, model: LocalModel) -> None:
             assert again.stored == nbytes(other.message)
 
     run(main())
+
+
+@pytest.mark.net
+def test_the_event_loop_goes_on_while_what_a_master_names_is_checked(
+    tmp_path: Path, model: LocalModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where heads are cut takes seconds of a config with as many as there may be."""
+    threads: list[threading.Thread] = []
+
+    def noting(check: Callable[[Any], Mapping[Digest, Content]]) -> Callable[[Any], Any]:
+        def noted(message: Any) -> Any:
+            threads.append(threading.current_thread())
+            return check(message)
+
+        return noted
+
+    async def main() -> None:
+        async with Rig(tmp_path) as rig:
+            laptop, slices = (await rig.control()).computer, Slices(model)
+            await laptop.keep(slices.keep)
+            await laptop.assign(slices.message)
+
+    for check in (check_assignment, check_spares):
+        monkeypatch.setattr(worker, check.__name__, noting(check))
+    run(main())
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 def test_only_what_a_rank_has_a_slice_of_may_be_called_one(model: LocalModel) -> None:

@@ -6,14 +6,19 @@ import pytest
 from chunk_stores import DATA, digest_of, fill, make_store
 
 from potluck.cluster.worker import weights
+from potluck.cluster.worker.contents import Content
 from potluck.cluster.worker.lease import Lease
 from potluck.cluster.worker.weights import PeerWeights
 from potluck.errors import NotAllowedError
-from potluck.ids import HomeId, NodeId
-from potluck.wire.messages import NeedTensor
+from potluck.ids import Digest, HomeId, NodeId
+from potluck.wire.messages import NeedTensor, TensorInfo
 from potluck.wire.passing_messages import Expect
 
 HOME = HomeId("aa" * 32)
+
+
+def whole(digest: Digest) -> dict[Digest, Content]:
+    return {digest: Content(TensorInfo(name="x", dtype="F32", shape=(1,), digest=digest, nbytes=4))}
 
 
 def test_tensors_that_never_came_are_forgotten_when_there_are_too_many(
@@ -23,9 +28,9 @@ def test_tensors_that_never_came_are_forgotten_when_there_are_too_many(
     with make_store(tmp_path) as store:
         (here,) = fill(store, DATA)
         peers = PeerWeights(store)
-        peers.assigned(HOME, {here: None})
+        peers.assigned(HOME, whole(here))
         for number in range(100):
-            peers.assigned(HOME, {digest_of(b"%d" % number): None})
+            peers.assigned(HOME, whole(digest_of(b"%d" % number)))
 
         assert len(peers._assigned[HOME]) <= 6
         assert list(peers.sources(HOME, [NeedTensor(digest=here, offset=0)])) == [here]

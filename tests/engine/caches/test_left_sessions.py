@@ -30,7 +30,8 @@ class EvictedMeanwhile:
 
 def test_a_session_that_is_evicted_while_its_size_is_asked_for_is_no_error() -> None:
     caches = cast("Any", {"a": EvictedMeanwhile()})
-    assert LeftSessions(caches, (), (), is_in_force=False).nbytes == 100
+    shares = cast("Any", None)
+    assert LeftSessions(caches, (), (), shares, is_in_force=False).nbytes == 100
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ class ComputerActions:
 
 def _limited(text: str) -> ComputerChange | None:
     try:
-        value = float(text.strip().removesuffix("GB").replace(",", "."))
+        value = float(text.strip().removesuffix("GB").removesuffix("Go").replace(",", "."))
     except ValueError:
         return None
     is_possible = 0 <= value < 1e6

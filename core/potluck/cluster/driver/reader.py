@@ -13,7 +13,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 from potluck.api.events import Reading
@@ -44,7 +44,7 @@ class Reader:
         least_tokens: new tokens of a prompt that is worth it; shorter ones are read where they are answered.
         most_tokens: of a prompt whose cache may be moved.
         chunk_tokens: for a prompt of so many tokens, how many are sent at once.
-        alone_s: how long the tokens of a prompt take where it is answered: all of them, of which so many are cached.
+        alone_s: how long so many new tokens of a prompt take where it is answered, after so many that are cached.
         take_s: how long is waited for the rest of the caches at most.
         clock: seconds.
     """
@@ -54,7 +54,7 @@ class Reader:
     least_tokens: int
     most_tokens: int
     chunk_tokens: Callable[[int], int]
-    alone_s: Callable[[int, int], float] = lambda total, cached: TAKE_S
+    alone_s: Callable[[int, int], float] = lambda new, cached: TAKE_S
     take_s: float = TAKE_S
     clock: Callable[[], float] = time.monotonic
     reading: int = field(default=0, init=False)  # prompts
@@ -102,9 +102,11 @@ class Reader:
                 return
             steps: list[tuple[int, int]] = []
             try:
-                async for step in self._compute(conversation, transfer, begin, end, alone_s):
-                    steps.append(step)
-                    yield Reading(tokens=max(begin, step[1]), total=end + 1)
+                computing = self._compute(conversation, transfer, begin, end, alone_s)
+                async with aclosing(computing) as chunks:
+                    async for step in chunks:
+                        steps.append(step)
+                        yield Reading(tokens=max(begin, step[1]), total=end + 1)
             except PotluckError as error:
                 logger.warning("a prompt is not read by %s: %s", self.name, error)
             else:

@@ -19,7 +19,7 @@ from potluck.cluster.loss import lost_while_loading
 from potluck.cluster.master.ages import check_ages
 from potluck.cluster.master.packing import Packing
 from potluck.cluster.master.planned import Planned
-from potluck.cluster.master.slicing import sent_slices
+from potluck.cluster.master.slicing import Checks, sent_slices
 from potluck.cluster.master.sources import Sources
 from potluck.cluster.master.stage_deployment import Retries, StageDeployment, StageProgress
 from potluck.cluster.master.stage_tensors import StageTensors
@@ -31,7 +31,8 @@ from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.stages import StagePlan
 from potluck.tasks import end, together
 from potluck.wire.fields import line
-from potluck.wire.messages import Assign, DeviceId, RankShare
+from potluck.wire.messages import Assign, DeviceId
+from potluck.wire.shares import RankShare
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Deployment:
         self._answering = answering
         self.moves_caches = False  # whether all stages send and take caches
         self._computers = computers
-        self._packing_turn = asyncio.Lock()
+        self._packing_turn, self._checks = asyncio.Lock(), Checks()
         self._changed = changed
         self.tasks = [
             self._task(stage, computers[stage.node], name)
@@ -115,6 +116,7 @@ class Deployment:
             expected = {}  # every computer makes its own random weights
         sent = sent_slices(model.config, stage, planned.plan, planned.scheme)
         slices = {} if computer.is_local else sent
+        tensors = StageTensors(model, planned.scheme, expected, self._packing, slices, self._checks)
         assign = Assign(
             epoch=self.epoch,
             model_id=model.manifest.model_id,
@@ -136,7 +138,7 @@ class Deployment:
             stage=stage,
             computer=computer,
             assign=assign,
-            tensors=StageTensors(model, planned.scheme, expected, self._packing, slices),
+            tensors=tensors,
             progress=StageProgress(node_id=stage.node, name=name),
             changed=self._changed,
             retries=self._retries,
@@ -299,8 +301,7 @@ class Deployment:
         await task.prepare(is_packed_first=pays)
 
     async def _give(self, task: StageDeployment) -> int:
-        # Stages are packed one after the other, so that the first one is sent during the next
-        # packing.
+        # Stages are packed one after the other: the first one is sent while the next one is packed.
         async with self._packing_turn:
             await task.pack(self._link_rate(task.stage.node))
         return await self._named(task, task.give(lambda: self._enter("streaming")))

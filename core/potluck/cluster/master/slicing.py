@@ -57,12 +57,40 @@ def sent_slices(
     return stage_slices(config, stage.layers, share, scheme)
 
 
+class Checks:
+    """The checks of whole tensors that are under way: ranks that are sent slices at the same time share them."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[str, asyncio.Task[None]] = {}  # by digest
+
+    async def check(self, whole: TensorInfo, source: TensorSource) -> None:
+        """Check that a tensor has the bytes that its digest says.
+
+        Raises:
+            IntegrityError: it is damaged; `data["digest"]`.
+            BrokenModelError: its file cannot be read.
+        """
+        task = self._under_way.get(whole.digest)
+        if task is None:
+            task = asyncio.create_task(asyncio.to_thread(_check, whole, source), name="check")
+            self._under_way[whole.digest] = task
+            task.add_done_callback(lambda ended: self._ended(whole.digest, ended))
+        await asyncio.shield(task)  # another rank may wait for it, too
+
+    def _ended(self, digest: str, task: "asyncio.Task[None]") -> None:
+        del self._under_way[digest]
+        if not task.cancelled():
+            task.exception()  # who waited for it may have been cancelled
+
+
 class Slicing:
     """The slices of one stage. Its digests have to be computed before `info` describes any."""
 
-    def __init__(self, config: ModelConfig, slices: Mapping[str, TensorSlice]) -> None:
+    def __init__(
+        self, config: ModelConfig, slices: Mapping[str, TensorSlice], checks: Checks
+    ) -> None:
         """Cut these tensors of a stage, by name; the computer gets all others as a whole."""
-        self._config, self._slices = config, slices
+        self._config, self._slices, self._checks = config, slices, checks
         self._digests: dict[str, Digest] = {}  # by the name of the bytes
         self._wholes: dict[Digest, _Derived] = {}  # by the slice's digest
         self._doubted: set[str] = set()  # what is not recalled
@@ -96,33 +124,33 @@ class Slicing:
                 self._digests[derived.key] = Digest(found.digest)
 
     async def digest(
-        self, wholes: Iterable[TensorInfo], sources: Mapping[Digest, TensorSource]
-    ) -> dict[str, Packed]:
+        self,
+        wholes: Iterable[TensorInfo],
+        sources: Mapping[Digest, TensorSource],
+        made: dict[str, Packed],
+    ) -> None:
         """Compute the digests of the slices of these tensors, which have to be what their own digests say.
 
         Args:
             wholes: the tensors.
             sources: where they are, by digest.
-
-        Returns:
-            What is to be remembered.
+            made: gets what is to be remembered, also if not all can be computed.
 
         Raises:
             IntegrityError: a tensor is damaged; `data["digest"]`.
             BrokenModelError: a file cannot be read.
         """
         waiting = iter([one for whole in wholes if (one := self._derived(whole)) is not None])
-        made: dict[str, Packed] = {}
 
         async def work() -> None:
             for derived in waiting:
                 source = sources[Digest(derived.whole.digest)]
-                digest = await asyncio.to_thread(_digest, derived, source)
+                await self._checks.check(derived.whole, source)
+                digest = await asyncio.to_thread(_read, derived.source(source))
                 self._digests[derived.key] = digest
                 made[derived.key] = Packed(digest, derived.one.nbytes)
 
         await together(work() for _ in range(THREADS))
-        return made
 
     def info(self, whole: TensorInfo) -> TensorInfo:
         """The tensor as the rank's computer is assigned it: its slice, if there is one with a known digest."""
@@ -158,15 +186,18 @@ class Slicing:
                 self._doubted.add(derived.key)
 
 
-def _digest(derived: _Derived, source: TensorSource) -> Digest:
-    """The digest of a slice of this tensor. Whoever gets the slice cannot see whether the tensor is intact."""
+def _check(whole: TensorInfo, source: TensorSource) -> None:
+    """Check that a tensor is intact: whoever gets a slice of it cannot see that."""
+    if _read(source) != whole.digest:
+        raise IntegrityError(
+            f"The stored bytes of {whole.name} are not what they were announced as: the file"
+            f" {source.path.name} is damaged. They have to be fetched again.",
+            digest=whole.digest,
+        )
+
+
+def _read(source: TensorSource) -> Digest:
     try:
-        if source.digest() != derived.whole.digest:
-            raise IntegrityError(
-                f"The stored bytes of {derived.whole.name} are not what they were announced as: the file"
-                f" {source.path.name} is damaged. They have to be fetched again.",
-                digest=derived.whole.digest,
-            )
-        return derived.source(source).digest()
+        return source.digest()
     except OSError as error:
         raise BrokenModelError(f"{source.path} cannot be read: {reason(error)}.") from error

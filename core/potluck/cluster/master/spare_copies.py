@@ -27,7 +27,7 @@ from potluck.plan.cost import UNKNOWN_LINK
 from potluck.plan.spares import Share, spare_shares
 from potluck.store.progress import TransferProgress
 from potluck.tasks import TaskSet
-from potluck.wire.messages import RankShare
+from potluck.wire.shares import RankShare
 from potluck.wire.spare_messages import Keep
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from math import prod
 import msgspec
 
 from potluck.cluster.master.packing import Matrix, Packing
-from potluck.cluster.master.slicing import Slicing
+from potluck.cluster.master.slicing import Checks, Slicing
 from potluck.cluster.processes.messages import TensorFile
 from potluck.errors import BrokenModelError, DiskFullError, IntegrityError, StoreError
 from potluck.ids import Digest
@@ -38,9 +38,8 @@ from potluck.wire.messages import TensorInfo
 
 logger = logging.getLogger(__name__)
 
-_REPAIRS = (
-    2  # of damaged packed files before slices are cut; each finds all that is damaged by then
-)
+_REPAIRS = 2
+"""Of damaged packed files before slices are cut. Each finds all that is damaged by then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -76,6 +75,7 @@ class StageTensors:
         expected: Mapping[str, Shape],
         packing: Packing | None,
         slices: Mapping[str, TensorSlice] | None = None,
+        checks: Checks | None = None,
     ) -> None:
         """Make the tensors of one stage. Call `prepare` before any other method.
 
@@ -85,11 +85,12 @@ class StageTensors:
             expected: names and shapes of the stage's tensors.
             packing: packs matrices; None: nothing is packed.
             slices: what a rank on another computer has of them, by name; None: it is sent all as a whole.
+            checks: of tensors that other stages have slices of, too.
         """
         self._model, self._expected = model, expected
         self._scheme: Scheme = scheme
         self._packing = packing
-        self._slicing = Slicing(model.config, slices or {})
+        self._slicing = Slicing(model.config, slices or {}, checks or Checks())
         self._tensors: list[_Tensor] = []
         self._pinned: set[Digest] = set()
         self.problem: str | None = None
@@ -188,9 +189,8 @@ class StageTensors:
         except StoreError as error:
             logger.warning("sending originals: %s", error)
             self.problem = error.message
-            if isinstance(
-                error, DiskFullError
-            ):  # its own message is written for a computer that receives weights
+            if isinstance(error, DiskFullError):
+                # Its own message is written for a computer that receives weights.
                 self.problem = (
                     f"This computer's disk has no room for {self._model.name} in {self._scheme}."
                 )
@@ -204,32 +204,36 @@ class StageTensors:
         Raises:
             BrokenModelError: the model's files are damaged.
         """
-        wholes = self._wholes(is_local=False)
+        wholes = await asyncio.to_thread(self._wholes, is_local=False)
         if not await asyncio.to_thread(self._slicing.missing, wholes):
             return
         packing, model = self._packing, self._model.manifest.model_id
         if packing is not None:
-            self._slicing.recall(wholes, await packing.recall(model))
-        began = time.monotonic()
-        if made := await self._digest_slices(wholes):
+            known = await packing.recall(model)
+            await asyncio.to_thread(self._slicing.recall, wholes, known)
+        began, made = time.monotonic(), dict[str, Packed]()
+        try:
+            await self._digest_slices(wholes, made)
+        finally:
             nbytes = sum(one.nbytes for one in made.values())
             logger.info("slices digested bytes=%d seconds=%.2f", nbytes, time.monotonic() - began)
             if packing is not None:
                 await packing.remember(model, made)
 
-    async def _digest_slices(self, wholes: Collection[TensorInfo]) -> Mapping[str, Packed]:
+    async def _digest_slices(self, wholes: Collection[TensorInfo], made: dict[str, Packed]) -> None:
         """Compute the missing digests. What has other bytes again and again has none, and is sent as a whole."""
         for _ in range(_REPAIRS + 1):
-            missing = self._slicing.missing(wholes)
+            missing = await asyncio.to_thread(self._slicing.missing, wholes)
             sources = await self._sources({info.digest for info in missing})
             if sources is None:
-                break
+                return
             try:
-                return await self._slicing.digest(missing, sources)
+                await self._slicing.digest(missing, sources, made)
             except IntegrityError as error:
                 logger.warning("repairing before slices are cut: %s", error)
                 await self.repair(error.data["digest"])
-        return {}
+            else:
+                return
 
     def infos(self, *, is_local: bool) -> tuple[TensorInfo, ...]:
         """The tensors of the assignment.

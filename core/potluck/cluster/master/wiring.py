@@ -63,9 +63,7 @@ class Wiring:
     @property
     def moves_conversations(self) -> bool:
         """Whether its stages may get the caches of conversations from another plan, or give them to it."""
-        return not any(
-            task.stage.is_ranked or task.computer.version < READERS_SINCE for task in self._tasks
-        )
+        return all(task.computer.version >= READERS_SINCE for task in self._tasks)
 
     def left_to(self, source: StageDeployment, planned: Sequence[StageDeployment]) -> PlanBefore:
         """Where a stage of the next plan finds its layers' caches, which its own process does not have.
@@ -105,8 +103,15 @@ class Wiring:
             both = _in_both(task.stage.layers, source.stage.layers)
             if both:
                 hop = self._hop(source, index)
-                layers = both.start, both.stop
-                yield task, CacheHop(node_id=hop.node_id, addresses=hop.addresses, layers=layers)
+                yield (
+                    task,
+                    CacheHop(
+                        node_id=hop.node_id,
+                        addresses=hop.addresses,
+                        layers=(both.start, both.stop),
+                        share=task.assign.share,
+                    ),
+                )
 
 
 def _in_both(some: range, others: range) -> range:

@@ -197,7 +197,7 @@ class LocalComputer:
             cache_tokens=result.cache_tokens,
             is_exact_in_chunks=result.is_exact_in_chunks,
             keeps_sessions=result.keeps_sessions,
-            moves_caches=load.ranks is None,
+            moves_caches=True,
             takes_drafts=result.takes_drafts,
         )
 

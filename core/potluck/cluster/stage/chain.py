@@ -11,21 +11,23 @@ from contextlib import suppress
 from functools import partial
 
 from potluck.cluster.loss import computer_lost
+from potluck.cluster.stage.agreement import Agreement, Asked
+from potluck.cluster.stage.following import follow
+from potluck.cluster.stage.giving import say
 from potluck.cluster.stage.joining import Lobby
 from potluck.cluster.stage.loaded import LoadedStage
-from potluck.cluster.stage.pictures import PictureMessage, read, show
+from potluck.cluster.stage.pictures import PictureMessage, read_for, show
 from potluck.cluster.stage.ranks import Ranks
 from potluck.cluster.stage.remains import Remains
-from potluck.cluster.stage.scheduler import Group, PeerLink, Scheduler, Waiting
+from potluck.cluster.stage.scheduler import Aside, Group, PeerLink, Scheduler, Waiting
 from potluck.cluster.stage.steps import (
     Answer,
     SessionMessage,
     TransferMessage,
+    answer_to,
     apply,
     forward,
     restore,
-    step_tokens,
-    take_answer,
     transfer,
 )
 from potluck.cluster.stage.transfers import Transfers
@@ -57,11 +59,12 @@ from potluck.wire.cache_messages import (
     ExpectCache,
     FetchCache,
     ForgetBefore,
+    RankHas,
     SendCache,
     TakeCache,
 )
 from potluck.wire.messages import Message, StepFailed
-from potluck.wire.picture_messages import GiveRows, NotRead, ReadPicture, ShowPicture
+from potluck.wire.picture_messages import GiveRows, ReadPicture, ShowPicture
 
 logger = logging.getLogger(__name__)
 
@@ -113,10 +116,11 @@ class StageChain:
                 loaded.stage,
                 loaded.epoch,
                 loaded.cache_targets,
-                lambda message: self._send_on(loaded, *take_answer(loaded.stage, message)),
+                lambda message: loaded.agreement.own(message, message.position),
                 loaded.before,
                 loaded.key,
             )
+            loaded.agreement = Agreement(tuple(loaded.followers), partial(self._agreed, loaded))
         self._loaded = loaded
 
     async def serve_link(self, link: StepLink) -> None:
@@ -136,7 +140,8 @@ class StageChain:
         """Handle the messages of a group. Tokens of several sessions are computed together."""
         members = [waiting for waiting in group.members if not waiting.link.is_revoked]
         loaded = self.loaded
-        if loaded is not None and loaded.rank > 0:
+        is_aside = isinstance(group.members[0].message, Aside)
+        if loaded is not None and loaded.rank > 0 and not is_aside:
             self._follow(loaded, members)
         elif loaded is not None and group.kind == "token" and len(members) > 1:
             self._step_together(loaded, members)
@@ -179,7 +184,12 @@ class StageChain:
                 else:
                     self._step(loaded, message, payload)
             case ReadPicture():
-                self._read(loaded, link, message, payload)
+                error = read_for(self._name, loaded, link, message, payload)
+                if error is not None and loaded is not None:
+                    self._look_for_loss(loaded)
+            case RankHas():
+                if loaded is not None:
+                    loaded.agreement.heard(link, message)
             case CacheRows() | CacheReceived() | CacheSent() | CacheGivenUp() | FetchCache():
                 if loaded is not None and link.home == loaded.home:
                     loaded.transfers.receive(link, message, payload)
@@ -204,7 +214,7 @@ class StageChain:
             if not isinstance(message, Forward):  # a step is passed on when it is computed
                 self.ranks.pass_on(message)
             if isinstance(message, OpenSession | TrimSession | CloseSession):
-                loaded.transfers.drop(message.session)
+                loaded.drop(message.session)
             sent, data = apply(loaded.stage, message, payload)
             self._send_on(loaded, sent, data)
             loaded.transfers.go_on(message.session)
@@ -219,61 +229,40 @@ class StageChain:
         except Exception as error:  # noqa: BLE001 - one picture failed, the stage stays
             self._failed(loaded, message, error)
 
-    def _read(
-        self, loaded: LoadedStage | None, link: PeerLink, message: ReadPicture, payload: memoryview
-    ) -> None:
-        """Have the tower read a picture for a first stage elsewhere. Whoever asked hears of its rows, or why there are none."""
-        try:
-            if loaded is None:
-                raise computer_lost(self._name, "gave its part back")
-            if link.peer_role != "master" or link.home != loaded.home:
-                logger.warning("pictures of %s are not for this stage", link.peer.name)
-                return
-            for answer in read(loaded.stage, message, payload):
-                link.send_nowait(*answer)
-        except Exception as error:  # noqa: BLE001 - one picture failed, the stage stays
-            self._refuse_picture(link, message, error)
-
-    def _refuse_picture(self, link: PeerLink, message: ReadPicture, error: Exception) -> None:
-        if not isinstance(error, PotluckError):
-            logger.error("a picture was not read", exc_info=error)
-            error = EngineError(f"{self._name} failed to read a picture; its engine.log says why.")
-        not_read = NotRead(
-            epoch=message.epoch, picture=message.picture, kind=error.code, message=error.message
-        )
-        with suppress(PeerLostError):  # who asked is gone
-            link.send_nowait(not_read)
-        if self.loaded is not None and is_lost(self.loaded.stage.weights.device):
-            self._device_lost()
-
     def _follow(self, loaded: LoadedStage, members: Sequence[Waiting]) -> None:
         """Do what rank 0 of the group does now. Only the other ranks have to know if it cannot be done."""
-        taken = [waiting for waiting in members if _is_taken(loaded, waiting.link)]
-        steps = [(w.message, w.payload) for w in taken if isinstance(w.message, Forward)]
         try:
-            if steps:
-                with self.ranks.step(steps[0][0].rank_step):
-                    loaded.stage.follow([step_tokens(*step) for step in steps])
-            for waiting in taken:
-                if isinstance(waiting.message, OpenSession | TrimSession | CloseSession):
-                    apply(loaded.stage, waiting.message, waiting.payload)
-                elif isinstance(waiting.message, PictureMessage):
-                    show(loaded.stage, waiting.message, waiting.payload)
+            follow(self.ranks, loaded, [one for one in members if _is_taken(loaded, one.link)])
         except PotluckError as error:
             logger.info("a step of the group was given up: %s", error)
         except Exception as error:  # the boundary to torch
             logger.exception("a step of the group failed here")
             del error
-            if is_lost(loaded.stage.weights.device):
-                self._device_lost()
+            self._look_for_loss(loaded)
 
     def _transfer(self, loaded: LoadedStage, message: TransferMessage) -> None:
-        """Begin to send or to receive a session's cache, or wait for the end of that."""
+        """Begin to send or to receive a session's cache, or wait for the end of that: on all ranks."""
         try:
-            if (answer := transfer(loaded.stage, loaded.transfers, message)) is not None:
+            if (answer := transfer(loaded, message)) is not None:
                 self._send_on(loaded, *answer)
+            self.ranks.pass_on(message)
         except Exception as error:  # noqa: BLE001 - one step failed, the stage stays
             self._failed(loaded, message, error)
+
+    def _agreed(self, loaded: LoadedStage, message: Asked, position: int) -> None:
+        """Say how many tokens of a session are here now, on all ranks of a group."""
+        if isinstance(message, RestoreSession):
+            self._scheduler.release(message.session)
+        if self.loaded is not loaded:
+            return
+        if loaded.rank:
+            has = RankHas(
+                epoch=loaded.epoch, session=message.session, step=message.step, position=position
+            )
+            if loaded.driver is not None:
+                say(loaded.driver, has)
+        else:
+            self._send_on(loaded, *answer_to(loaded.stage, message, position))
 
     def _lost(self, link: PeerLink) -> None:
         if (loaded := self.loaded) is not None:
@@ -282,17 +271,14 @@ class StageChain:
             self.remains.lost(link)
 
     def _restore(self, loaded: LoadedStage, message: RestoreSession) -> None:
-        """Read what is on the disk. Meanwhile the other messages of this session wait."""
-
-        def restored(answer: Answer) -> None:
-            self._scheduler.release(message.session)
-            if self.loaded is loaded:
-                self._send_on(loaded, *answer)
-
+        """Read what is on the disk, on all ranks. Meanwhile the other messages of this session wait."""
         self._scheduler.hold(message.session)
+        loaded.agreement.ask(message)
         try:
-            restore(loaded.stage, message, restored)
+            restore(loaded.stage, message, lambda position: loaded.agreement.own(message, position))
+            self.ranks.pass_on(message)
         except PotluckError as error:
+            loaded.agreement.drop(message.session)
             self._scheduler.release(message.session)
             self._failed(loaded, message, error)
 
@@ -321,6 +307,9 @@ class StageChain:
             return
         logger.error("step failed", exc_info=error)
         self._fail(message, EngineError(f"{self._name} failed in a step; its engine.log says why."))
+        self._look_for_loss(loaded)
+
+    def _look_for_loss(self, loaded: LoadedStage) -> None:
         if is_lost(loaded.stage.weights.device):
             self._device_lost()
 
@@ -363,11 +352,11 @@ class StageChain:
     async def watch(self, link: StepLink) -> None:
         """Tell the node when the connection is lost to the next stage, another rank, or one for which this one reads.
 
-        Only the last ones, and stages of the plan before, send something on this link. Those of others are read to
-        notice their end. That of a stage before is no loss.
+        Only the last ones, other ranks, and stages of the plan before send something on this link. Those of others are read
+        to notice their end. That of a stage before is no loss.
         """
-        moves = self.loaded is not None and link in self.loaded.cache_links
-        link.deliver_to(partial(self._scheduler.put, link) if moves else _ignore)
+        is_heard = self.loaded is not None and self.loaded.hears(link)
+        link.deliver_to(partial(self._scheduler.put, link) if is_heard else _ignore)
         await link.wait_closed()
         self._submit(partial(self._lost, link))
         if (loaded := self.loaded) is not None and (loaded.sends_on(link) or link in loaded.links):

@@ -57,7 +57,7 @@ class Dialling:
             return await self._dial(hop, home, purpose)
 
         following = None if message.next_hop is None else await dial(message.next_hop)
-        targets = [CacheTarget(await dial(hop), range(*hop.layers)) for hop in message.cache_hops]
+        targets = [_target(hop, await dial(hop)) for hop in message.cache_hops]
         hops = () if message.before is None else message.before.hops
         found = await asyncio.gather(*(self._dial_before(hop, home) for hop in hops))
         sources = [source for source in found if source is not None]
@@ -83,7 +83,7 @@ class Dialling:
     async def _dial_before(self, hop: CacheHop, home: HomeId) -> CacheTarget | None:
         try:
             async with asyncio.timeout(BEFORE_TIMEOUT_S):
-                return CacheTarget(await self._dial(hop, home, "activations"), range(*hop.layers))
+                return _target(hop, await self._dial(hop, home, "activations"))
         except (PotluckError, TimeoutError) as error:
             logger.info("a stage of the plan before is not reached: %s", error)
             return None
@@ -92,3 +92,8 @@ class Dialling:
         link = await self._dial_one(home, hop, purpose)
         self._if_it_fails.callback(link.close)
         return link
+
+
+def _target(hop: CacheHop, link: StepLink) -> CacheTarget:
+    share = None if hop.share is None else hop.share.share
+    return CacheTarget(link, range(*hop.layers), share)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from potluck.cluster.stage.scheduler import PeerLink
 from potluck.engine.caches.left_sessions import LeftSessions
@@ -64,7 +65,10 @@ class Giving:
         try:
             if len(self._sent_to(link)) >= MOST_FETCHED:
                 raise InvalidStepError("One computer fetches too many conversations at a time.")
-            rows = left().rows(SessionId(message.session), layers, message.end)
+            held = left()
+            to = None if message.share is None else message.share.share
+            given = partial(held.shares.given, to=to, had=message.had)
+            rows = held.rows(SessionId(message.session), layers, message.end, given)
         except Exception as error:  # noqa: BLE001 - also torch's own
             self.refuse(link, message.transfer, why(error))
             return
@@ -130,6 +134,7 @@ class Giving:
                     transfer=name,
                     layer=piece.layer,
                     part=piece.part,
+                    lane=piece.lane,
                     first=piece.first,
                     tensor=piece.tensor,
                 )

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import torch
 
@@ -40,6 +40,7 @@ from potluck.wire.measuring_messages import (
 from potluck.wire.messages import Hop, NodeInfo, Purpose
 
 DIAL_TIMEOUT_S = 10.0
+LAST_SUM_S = 1.0  # for the last sum of a step, which the other ranks have sent
 SAVE_S = 1.5  # for writing caches at the end of the process, which its node ends after 3 seconds
 
 
@@ -151,10 +152,12 @@ class StageInForce:
 
     async def _leave(self, message: LoadStage) -> LeftSessions | None:
         """Take the stage out of force; return its sessions if the next one may go on with them."""
+        if message.before is not None:
+            await self._end_step()
         loaded = await self._withdraw()
         if loaded is None or message.before is None or loaded.epoch != message.before.epoch:
             return None
-        if message.share is not None or not self._loader.has_content_of(message):
+        if not self._loader.has_model_of(message):
             return None
         return await self._compute.call(lambda: loaded.stage.left(is_in_force=False))
 
@@ -189,12 +192,10 @@ class StageInForce:
         self._tell(Holds(held=self._loader.held(self._chain.loaded)))
 
     async def save_sessions(self) -> None:
-        """Have the stage in force write its conversations' caches to the disk, if it keeps any there.
-
-        A rank of a group does not: its thread may wait for one that is lost, until `_withdraw` ends their connections.
-        """
+        """Have the stage in force write its conversations' caches to the disk, if it keeps any there. It ends then."""
         loaded = self._chain.loaded
         if loaded is not None and loaded.stage.keeper.has_files:
+            loaded.end_sums()
             end = time.monotonic() + SAVE_S
             await self._compute.call(
                 lambda: loaded.stage.keeper.save(lambda: time.monotonic() > end)
@@ -226,15 +227,12 @@ class StageInForce:
 
         Raises:
             StaleEpochError: another one is in force.
-            InvalidStepError: it is a rank of a group.
             UnreachableError: one of those stages does not answer.
         """
         async with self._turn:
             loaded = self._chain.loaded
             if loaded is None or loaded.epoch != message.epoch:
                 raise StaleEpochError("The stage that is to go on is not loaded here any more.")
-            if loaded.rank_links is not None:
-                raise InvalidStepError("A rank of a group takes no conversations over.")
             async with AsyncExitStack() as if_it_fails:
                 dialling = Dialling(self.dial, if_it_fails)
                 sources = await dialling.all_before(message.before.hops, loaded.home)
@@ -256,11 +254,24 @@ class StageInForce:
             await self._loader.drop()
         self._tell_held()
 
+    async def _end_step(self) -> None:
+        """Let a rank end the step of which rank 0 has told the result already, so that all have the same tokens.
+
+        A step that waits for a rank that is lost does not end.
+        """
+        loaded = self._chain.loaded
+        if loaded is not None and loaded.rank_links is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_SUM_S):
+                    await self._compute.call(lambda: None)  # it comes after the step
+
     async def _leave_caches(self) -> None:
         """Have what remains of the stage take its place: its sessions' caches, until the next plan has them, but not for long."""
         loaded = self._chain.loaded
-        if loaded is None or (key := loaded.key) is None or loaded.rank_links is not None:
-            return  # the thread of a rank may wait for one that is lost
+        if loaded is None or (key := loaded.key) is None:
+            return
+        await self._end_step()
+        loaded.end_sums()
 
         def leave() -> None:  # at once: no message of a transfer comes in between
             loaded.transfers.forget_before()

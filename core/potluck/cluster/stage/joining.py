@@ -24,7 +24,7 @@ from potluck.engine.rank_sums.shared_memory import SharedMemory
 from potluck.errors import InvalidStepError, PeerTimeoutError, PotluckError, RemoteProtocolError
 from potluck.ids import HomeId, NodeId
 from potluck.net.step_link import StepLink
-from potluck.wire.messages import Hop, Message, Purpose, RankPlace, RankShare
+from potluck.wire.messages import Hop, Message, Purpose, RankPlace
 from potluck.wire.rank_messages import (
     AnswerSums,
     ChooseSums,
@@ -32,6 +32,7 @@ from potluck.wire.rank_messages import (
     MemoryPlace,
     OfferSums,
 )
+from potluck.wire.shares import RankShare
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from potluck.cluster.stage.agreement import Agreement
 from potluck.cluster.stage.ranks import Links
 from potluck.cluster.stage.scheduler import PeerLink
 from potluck.cluster.stage.transfers import CacheTarget, StageBefore, Transfers
@@ -26,7 +27,9 @@ class LoadedStage:
     previous: NodeId | None  # node of the stage before; None: this is the first stage
     stage: Stage
     next_link: StepLink | None  # None: the last stage, which answers the driver
-    driver: PeerLink | None = None
+    driver: PeerLink | None = (
+        None  # who hears of results; of another rank, the one before it is rank 0
+    )
     # Results that wait until the driver attaches; the oldest are lost if there are too many.
     held: "deque[Result]" = field(default_factory=lambda: deque(maxlen=_HELD_RESULTS))
     meter: StageMeter | None = None  # made by the first measurement
@@ -35,12 +38,20 @@ class LoadedStage:
     cache_targets: Sequence[CacheTarget] = ()  # where caches go of prompts read for others
     before: StageBefore | None = None  # whose conversations it takes over
     key: str | None = None  # of the plan: who knows it may fetch caches
-    transfers: Transfers = field(init=False)  # set when it comes into force
+    # Set when it comes into force.
+    transfers: Transfers = field(init=False)
+    agreement: Agreement = field(init=False)
 
     def take_over_from(self, before: StageBefore) -> None:
         """Take conversations over from stages of a plan that ends. Call it on the computing thread, in force."""
         self.transfers.take_over_from(before)
         self.before = before
+
+    def end_sums(self) -> None:
+        """End the connections with the other ranks: the computing thread may wait for one that is lost. It is no loss."""
+        links, self.rank_links = self.rank_links, None
+        if links is not None:
+            links.close()
 
     def close(self) -> None:
         """End the connections that were made for this stage."""
@@ -48,8 +59,7 @@ class LoadedStage:
             link.close()
         if self.before is not None:
             self.before.close()
-        if self.rank_links is not None:
-            self.rank_links.close()
+        self.end_sums()
 
     def measure(self, position: int) -> StageTimes:
         """Time the parts of one token. Call it on the computing thread."""
@@ -68,8 +78,21 @@ class LoadedStage:
 
     def sends_on(self, link: StepLink) -> bool:
         """Whether this stage sends what it computes, or is to be computed, on this link."""
-        steps = self.rank_links.steps if self.rank_links is not None else ()
-        return link is self.next_link or link in steps
+        return link is self.next_link or link in self.followers
+
+    @property
+    def followers(self) -> Sequence[StepLink]:
+        """The connections of rank 0 with the other ranks, which do what it does."""
+        return self.rank_links.steps if self.rank_links is not None else ()
+
+    def drop(self, session: str) -> None:
+        """End what is under way of a session's caches, which goes on in another way."""
+        self.transfers.drop(session)
+        self.agreement.drop(session)
+
+    def hears(self, link: StepLink) -> bool:
+        """Whether the other end of a connection that this stage made says something: of caches that move, or of those it has."""
+        return link in self.cache_links or link in self.followers
 
     @property
     def links(self) -> Sequence[StepLink]:

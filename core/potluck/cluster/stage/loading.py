@@ -10,7 +10,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 
@@ -32,12 +32,14 @@ from potluck.engine.loading.weights import load_weights, random_weights
 from potluck.engine.memory import release
 from potluck.engine.stage import Stage, alone
 from potluck.errors import EngineError, OutOfMemoryError
+from potluck.model.cache_shares import CacheShares
 from potluck.model.config import ModelConfig
 from potluck.model.footprint import stage_footprint, usable_memory, working_bytes
 from potluck.model.schemes import PACKING_VERSION, Cache, Scheme
 from potluck.model.shares import Share, rank_config
 from potluck.model.tensor_formats import in_memory
-from potluck.wire.messages import HeldStage, RankShare
+from potluck.wire.messages import HeldStage
+from potluck.wire.shares import RankShare
 
 PROGRESS_INTERVAL_S = 0.1
 SMALL_LAYER = 2_000_000  # parameters; one thread computes such a layer before a second one wakes
@@ -118,9 +120,12 @@ class StageLoader:
         self._weights = self._content = None
         await self._release()
 
-    def has_content_of(self, message: LoadStage) -> bool:
-        """Whether what is held is of the same model, in the same form."""
-        return self._content is not None and self._content == self._content_of(message)
+    def has_model_of(self, message: LoadStage) -> bool:
+        """Whether what is held is of the same model, in the same form, whatever share of each layer it is."""
+        content = self._content
+        return content is not None and replace(content, share=message.share) == self._content_of(
+            message
+        )
 
     async def prepare(self, message: LoadStage, left: LeftSessions | None = None) -> int:
         """Drop the weights that the load does not need, and check that there is room for the rest.
@@ -270,16 +275,18 @@ class StageLoader:
             epoch=message.epoch,
             files=self._session_files(message),
             disk=self._disk,
+            shares=CacheShares(config=config, scheme=message.scheme, share=_share(message)),
         )
 
     def _session_files(self, message: LoadStage) -> SessionFiles | None:
         """Where the caches of this stage are kept: only another one that has the same bits finds them."""
-        if self._sessions is None or message.share is not None:
-            return None  # what one rank has kept is of no use unless all have kept the same
+        if self._sessions is None:
+            return None
         program = (potluck.__version__, PACKING_VERSION, torch.__version__, platform.machine())
         weights = (message.home, message.model_id, message.seed, message.scheme, message.cache)
         layers = (*message.layers, message.embedding, message.head, message.context)
-        stage = " ".join(map(str, (*program, *weights, *layers)))
+        share = () if message.share is None else (message.share.rank, *message.share.shares)
+        stage = " ".join(map(str, (*program, *weights, *layers, *share)))
         return SessionFiles(folder=self._sessions, limit=self._sessions_limit, stage=stage)
 
     def _load_missing(self, message: LoadStage, config: ModelConfig) -> StageWeights:
@@ -337,7 +344,7 @@ class _Ends(TypedDict):
 def _share(message: LoadStage) -> Share | None:
     if message.share is None:
         return None
-    return Share(rank=message.share.rank, parts=message.share.shares)
+    return message.share.share
 
 
 def _ends(message: LoadStage) -> _Ends:

@@ -21,7 +21,7 @@ takes groups while it has that turn itself.
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from potluck.ids import HomeId, Role
 from potluck.wire.activation_messages import (
@@ -30,11 +30,21 @@ from potluck.wire.activation_messages import (
     OpenSession,
     TrimSession,
 )
-from potluck.wire.cache_messages import ExpectCache
+from potluck.wire.cache_messages import (
+    CacheGivenUp,
+    CacheReceived,
+    CacheRows,
+    CacheSent,
+    ExpectCache,
+    FetchCache,
+    RankHas,
+)
 from potluck.wire.frame import Buffer
 from potluck.wire.messages import Message, NodeInfo
 from potluck.wire.picture_messages import GiveRows, ReadPicture, ShowPicture
 
+Aside: TypeAlias = CacheRows | CacheReceived | CacheSent | CacheGivenUp | FetchCache | RankHas
+"""What does not come along the chain, but of stages and ranks beside it: it is in no order with what does."""
 Kind = Literal["control", "room", "token", "drafts", "chunk", "picture", "rows"]
 
 _MESSAGE_BYTES = 1024  # what a message without payload counts as
@@ -140,15 +150,21 @@ class Scheduler:
         kind = self._kind(session, message)
         self._waiting += 1
         self._nbytes += nbytes
-        self._arriving.append(Waiting(link, message, payload, kind, nbytes))
+        waiting = Waiting(link, message, payload, kind, nbytes)
+        if isinstance(message, Aside):
+            self._put_arrived((waiting,))
+            return
+        self._arriving.append(waiting)
         is_followed = isinstance(message, Forward) and message.more > 0
         if is_followed and not self._is_large_enough:
             return
         arrived, self._arriving = self._arriving, []
+        self._put_arrived(tuple(arrived))
+
+    def _put_arrived(self, arrived: tuple[Waiting, ...]) -> None:
         if self.in_order:
-            self._ordered.append(
-                Group(kind, tuple(arrived), ends_prompts=_is_last_chunk(arrived[0]))
-            )
+            kind = arrived[-1].kind
+            self._ordered.append(Group(kind, arrived, ends_prompts=_is_last_chunk(arrived[0])))
             return
         for waiting in arrived:
             self._add(waiting)
@@ -294,7 +310,7 @@ def _is_last_chunk(waiting: Waiting) -> bool:
 
 
 def _session(message: Message) -> str:
-    return getattr(message, "session", "")
+    return "" if isinstance(message, Aside) else getattr(message, "session", "")
 
 
 def _nbytes(message: Message, payload: memoryview) -> int:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from potluck.cluster.stage.transfers import Transfers
+from potluck.cluster.stage.loaded import LoadedStage
 from potluck.engine.payload import Activations, from_payload, to_payload
 from potluck.engine.sampling.sampler import Choice
 from potluck.engine.session import Output, StepTokens
@@ -61,35 +61,27 @@ def apply(stage: Stage, message: SessionMessage, payload: memoryview) -> Answer:
     return message, payload
 
 
-def restore(stage: Stage, message: RestoreSession, done: Callable[[Answer], object]) -> None:
-    """Restore what all stages before have restored as well, or less; then tell the next stage or the driver."""
-
-    def restored(position: int) -> None:
-        answer: RestoreSession | Result = msgspec.structs.replace(message, position=position)
-        if stage.head is not None:
-            answer = Result(
-                epoch=message.epoch, session=message.session, step=message.step, position=position
-            )
-        done((answer, memoryview(b"")))
-
+def restore(stage: Stage, message: RestoreSession, done: Callable[[int], object]) -> None:
+    """Restore what all stages before have restored as well, or less; `done` is told how many tokens that are."""
     if not message.position:  # a stage before has nothing
-        restored(0)
+        done(0)
         return
     session = SessionId(message.session)
-    stage.restore(session, message.prefix, message.position, epoch=message.epoch, done=restored)
+    stage.restore(session, message.prefix, message.position, epoch=message.epoch, done=done)
 
 
-def transfer(stage: Stage, transfers: Transfers, message: TransferMessage) -> Answer | None:
+def transfer(loaded: LoadedStage, message: TransferMessage) -> Answer | None:
     """Do what a driver asks of a transfer; None: it is answered later."""
-    nothing = memoryview(b"")
+    nothing, transfers = memoryview(b""), loaded.transfers
     match message:
         case ExpectCache():
             result = transfers.expect(message)
-            return (message if stage.head is None else result), nothing
+            return (message if loaded.stage.head is None else result), nothing
         case SendCache():
             transfers.send(message)
             return message, nothing
         case TakeCache():
+            loaded.agreement.ask(message)
             transfers.take(message)
             return None
         case ForgetBefore():
@@ -97,14 +89,14 @@ def transfer(stage: Stage, transfers: Transfers, message: TransferMessage) -> An
             return message, nothing
 
 
-def take_answer(stage: Stage, message: TakeCache) -> Answer:
-    """What follows when a stage has what it was to take, or less: see its position."""
-    if stage.head is None:
-        return message, memoryview(b"")
-    result = Result(
-        epoch=message.epoch, session=message.session, step=message.step, position=message.position
-    )
-    return result, memoryview(b"")
+def answer_to(stage: Stage, message: TakeCache | RestoreSession, position: int) -> Answer:
+    """What follows when a stage has what it was to take or to restore, or less: so many tokens."""
+    answer: Message = msgspec.structs.replace(message, position=position)
+    if stage.head is not None:
+        answer = Result(
+            epoch=message.epoch, session=message.session, step=message.step, position=position
+        )
+    return answer, memoryview(b"")
 
 
 def forward(

@@ -7,7 +7,8 @@ rows has to know the transfer's name, which the driver draws and tells the stage
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -19,6 +20,8 @@ from potluck.engine.caches.session_transfer import Piece, RowReceiver
 from potluck.engine.stage import Stage
 from potluck.errors import InvalidStepError, StaleEpochError
 from potluck.ids import SessionId
+from potluck.model.cache_shares import CacheShares, Lanes, lanes_without
+from potluck.model.shares import Share
 from potluck.net.step_link import StepLink
 from potluck.wire.activation_messages import Result
 from potluck.wire.cache_messages import (
@@ -32,15 +35,17 @@ from potluck.wire.cache_messages import (
     TakeCache,
 )
 from potluck.wire.messages import Message
+from potluck.wire.shares import RankShare
 
 logger = logging.getLogger(__name__)
 
 
 class CacheTarget(NamedTuple):
-    """A stage to which caches are sent, or that sends them, and the layers that both have."""
+    """A stage to which caches are sent, or that sends them."""
 
     link: StepLink
-    layers: range
+    layers: range  # that both have
+    share: Share | None = None  # of each layer; None: the stage has all of it
 
 
 @dataclass(slots=True, eq=False)
@@ -59,10 +64,35 @@ class StageBefore:
     sources: Sequence[CacheTarget] = ()
     key: str | None = None
 
-    def covers(self, layers: Sequence[int]) -> bool:
-        """Whether each of these layers is somewhere."""
-        own = () if self.left is None else self.left.layers
-        return all(n in own or any(n in each.layers for each in self.sources) for n in layers)
+    def had(self, source: CacheTarget) -> int | None:
+        """The rank of a source's group that this process was itself; None: it was none of it."""
+        own = None if self.left is None else self.left.shares.share
+        if self.left is None or own is None or source.share is None:
+            return None
+        is_same = own.parts == source.share.parts and source.layers.start in self.left.layers
+        return own.rank if is_same else None
+
+    def covers(self, layers: Sequence[int], shares: CacheShares) -> bool:
+        """Whether all that a stage caches of these layers is somewhere."""
+        return not any(any(self._lacking(layer, shares)) for layer in layers)
+
+    def _lacking(self, layer: int, shares: CacheShares) -> Lanes:
+        lanes = shares.held(layer)
+        if self.left is not None and layer in self.left.layers:
+            lanes = lanes_without(lanes, self.left.shares.held(layer))
+        for source in self.sources:
+            if layer in source.layers:
+                lanes = lanes_without(lanes, self._given(source, layer, shares))
+        return lanes
+
+    def gives(self, source: CacheTarget, layers: Sequence[int], shares: CacheShares) -> bool:
+        """Whether a source has something of these layers that no other one sends to this stage."""
+        both = (layer for layer in layers if layer in source.layers)
+        return any(any(self._given(source, layer, shares)) for layer in both)
+
+    def _given(self, source: CacheTarget, layer: int, shares: CacheShares) -> Lanes:
+        there = replace(shares, share=source.share)
+        return there.given(layer, shares.share, self.had(source))
 
     def close(self) -> None:
         """Give up what was not taken over."""
@@ -78,7 +108,7 @@ class _Incoming:
     name: str
     session: str
     rows: RowReceiver
-    missing: set[int]  # layers of which not everything was sent
+    sending: set[PeerLink] | None = None  # who was asked and has not sent all; None: nobody was
     nbytes: dict[PeerLink, int] = field(default_factory=dict[PeerLink, int])  # that were written
     taker: TakeCache | None = None  # waits for the rest
 
@@ -132,8 +162,7 @@ class Transfers:
             epoch=message.epoch,
             evicts=before is None,  # one that was taken over is not lost to another one
         )
-        layers = set(self._stage.weights.layers)
-        transfer = _Incoming(message.transfer, message.session, rows, layers)
+        transfer = _Incoming(message.transfer, message.session, rows)
         self._incoming[message.transfer] = transfer
         if before is not None:
             self._fetch(transfer, before)
@@ -146,37 +175,50 @@ class Transfers:
 
     def _stage_before(self, epoch: int) -> StageBefore:
         before = self._before
-        if before is None or before.epoch != epoch or not before.covers(self._stage.weights.layers):
+        layers, shares = self._stage.weights.layers, self._stage.shares
+        if before is None or before.epoch != epoch or not before.covers(layers, shares):
             raise InvalidStepError("What this stage had of the plan before cannot be had any more.")
         return before
 
     def _fetch(self, transfer: _Incoming, before: StageBefore) -> None:
         """Copy what this process has of a cache, and ask other stages for the rest."""
-        session, end = SessionId(transfer.session), transfer.rows.end
-        if (left := before.left) is not None:
-            own = sorted(transfer.missing.intersection(left.layers))
-            try:
-                if own:
-                    rows = left.rows(session, range(own[0], own[-1] + 1), end)
-                    while (piece := rows.next()) is not None:
-                        transfer.rows.write(piece)
-                if len(own) == len(left.layers):  # no other stage wants any of it
-                    left.drop(session)
-            except Exception as error:  # noqa: BLE001 - also torch's own
-                self._break(transfer, why(error))
-                return
-            transfer.missing.difference_update(own)
-        for link, layers in before.sources:
-            transfer.nbytes[link] = 0  # its end is the end of this transfer
+        layers, shares = self._stage.weights.layers, self._stage.shares
+        share = shares.share
+        try:
+            if before.left is not None:
+                self._copy(transfer, before.left)
+        except Exception as error:  # noqa: BLE001 - also torch's own
+            self._break(transfer, why(error))
+            return
+        sources = [source for source in before.sources if before.gives(source, layers, shares)]
+        transfer.sending = {source.link for source in sources}
+        for source in sources:
+            transfer.nbytes[source.link] = 0  # its end is the end of this transfer
             fetch = FetchCache(
                 epoch=before.epoch,
                 session=transfer.session,
                 transfer=transfer.name,
-                layers=(layers.start, layers.stop),
-                end=end,
+                layers=(source.layers.start, source.layers.stop),
+                end=transfer.rows.end,
                 key=before.key,
+                share=None if share is None else RankShare(rank=share.rank, shares=share.parts),
+                had=before.had(source),
             )
-            say(link, fetch)
+            say(source.link, fetch)
+
+    def _copy(self, transfer: _Incoming, left: LeftSessions) -> None:
+        """Copy what this process has of a cache."""
+        session, share = SessionId(transfer.session), self._stage.shares.share
+        own = sorted(set(self._stage.weights.layers).intersection(left.layers))
+        if own:
+            common = partial(left.shares.common, to=share)
+            rows = left.rows(session, range(own[0], own[-1] + 1), transfer.rows.end, common)
+            while (piece := rows.next()) is not None:
+                transfer.rows.write(piece)
+        others = () if share is None else share.others
+        is_wanted = any(any(left.shares.given(n, rank)) for n in left.layers for rank in others)
+        if len(own) == len(left.layers) and not is_wanted:  # no other stage wants any of it
+            left.drop(session)
 
     def take(self, message: TakeCache) -> None:
         """Answer when everything is here, or if it will not be."""
@@ -200,6 +242,7 @@ class Transfers:
                 message.position,
                 message.end,
                 epoch=message.epoch,
+                to=target.share,
             )
             self._giving.begin(message.transfer, message.session, target.link, target.layers, rows)
 
@@ -238,9 +281,7 @@ class Transfers:
                 self._write(link, message, payload)
             case CacheSent():
                 if (transfer := self._incoming.get(message.transfer)) is not None:
-                    span = range(*message.layers)  # of any length: it is what a peer says
-                    transfer.missing = {n for n in transfer.missing if n not in span}
-                    self._answer_whole(transfer)
+                    self._sent(link, transfer)
             case CacheReceived():
                 self._giving.received(link, message)
             case CacheGivenUp():
@@ -256,7 +297,7 @@ class Transfers:
         """Give up what can no longer come, or go, over a connection that has ended."""
         self._giving.lost(link)
         for transfer in list(self._incoming.values()):
-            if transfer.missing and link in transfer.nbytes:
+            if not transfer.rows.is_whole and link in transfer.nbytes:
                 self._break(transfer, f"The connection with {link.peer.name} has ended.")
 
     def _left_of(self, message: FetchCache) -> LeftSessions:
@@ -277,16 +318,24 @@ class Transfers:
             return
         nbytes = transfer.nbytes[link] = transfer.nbytes.get(link, 0) + payload.nbytes
         try:
-            piece = Piece(message.layer, message.part, message.first, message.tensor, payload)
-            transfer.rows.write(piece)
+            place = message.layer, message.part, message.lane, message.first
+            transfer.rows.write(Piece(*place, message.tensor, payload))
         except Exception as error:  # noqa: BLE001 - also torch's own
             self._break(transfer, why(error))
             return
         say(link, CacheReceived(epoch=self._epoch, transfer=transfer.name, nbytes=nbytes))
+        self._answer_whole(transfer)
+
+    def _sent(self, link: PeerLink, transfer: _Incoming) -> None:
+        """Give a transfer up if all who were asked have sent what they have, and that is not all."""
+        if transfer.sending is not None:
+            transfer.sending.discard(link)
+            if not transfer.sending and not transfer.rows.is_whole:
+                self._break(transfer, "Not all of the conversation came.")
 
     def _answer_whole(self, transfer: _Incoming) -> None:
         """Go on with a transfer of which everything is here."""
-        if transfer.missing or transfer.taker is None:
+        if transfer.taker is None or not transfer.rows.is_whole:
             return
         try:
             transfer.rows.finish()

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 
-from potluck.cluster.worker.assignments import check_spares
 from potluck.cluster.worker.contents import Content
 from potluck.ids import Digest, HomeId
 from potluck.store.chunks import ChunkStore, Missing
 from potluck.store.fetch import WeightsLink, receive_tensors
 from potluck.store.spares import lacking
 from potluck.wire.messages import NeedTensor
-from potluck.wire.spare_messages import Keep, Keeping
+from potluck.wire.spare_messages import Keeping
 
 
 class SpareTensors:
@@ -20,13 +19,8 @@ class SpareTensors:
         self._store = store
         self._awaited: dict[HomeId, dict[Digest, int]] = {}  # bytes of what is still to be sent
 
-    async def keep(self, home: HomeId, message: Keep) -> Keeping:
-        """Say which of these tensors are to be sent. They take the place of those asked for before.
-
-        Raises:
-            ModelError: the tensors are not those of the layers.
-        """
-        tensors = check_spares(message)
+    async def keep(self, home: HomeId, tensors: Mapping[Digest, Content]) -> Keeping:
+        """Say which of these tensors are to be sent. They take the place of those asked for before."""
         missing = await asyncio.to_thread(self._missing, tensors)
         self._awaited[home] = {tensor.digest: tensor.nbytes for tensor in missing}
         return Keeping(

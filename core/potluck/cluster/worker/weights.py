@@ -42,22 +42,21 @@ class PeerWeights:
         self._expected: dict[NodeId, frozenset[Digest]] = {}
         self._receiving: set[asyncio.Timeout] = set()
 
-    def assigned(self, home: HomeId, tensors: Mapping[Digest, Content | None]) -> None:
+    def assigned(self, home: HomeId, tensors: Mapping[Digest, Content]) -> None:
         """Note that a home's master assigned these tensors. Nothing is expected of workers now."""
         self.may_pass_on(home, tensors)
         self._expected.clear()
         for receiving in self._receiving:
             reschedule(receiving, 0)
 
-    def may_pass_on(self, home: HomeId, tensors: Mapping[Digest, Content | None]) -> None:
+    def may_pass_on(self, home: HomeId, tensors: Mapping[Digest, Content]) -> None:
         """Note that a home's master gave these tensors to this computer."""
         assigned = self._assigned.setdefault(home, {})
         if len(assigned) > MOST_ASSIGNED:  # a master can name any number that it never sends
             for digest in assigned.keys() - self._store.inventory.sizes().keys():
                 del assigned[digest]
         for digest, content in tensors.items():
-            is_slice = content is not None and content.part is not None
-            assigned[digest] = content if is_slice else None
+            assigned[digest] = None if content.part is None else content
 
     def expect(self, home: HomeId, message: Expect, lease: Lease | None) -> None:
         """Expect tensors from a worker, as the master says.
@@ -132,7 +131,8 @@ class PeerWeights:
         try:
             sent = await send_tensors(link, tensors, sources, throttle=self._throttle)
         except IntegrityError:
-            await asyncio.to_thread(self._store.verify, tuple(sources))
+            files = {Digest(source.path.name) for source in sources.values()}  # also of what is cut
+            await asyncio.to_thread(self._store.verify, files)
             raise
         logger.info("weights passed on bytes=%d", sent)
         return sent

@@ -13,7 +13,7 @@ from potluck.api.values.vitals import Vitals
 from potluck.cluster.device_use import DeviceUse
 from potluck.cluster.processes.handle import StageHandle
 from potluck.cluster.processes.messages import LoadProgress, LoadStage, TensorFile
-from potluck.cluster.worker.assignments import check_assignment
+from potluck.cluster.worker.assignments import check_assignment, check_spares
 from potluck.cluster.worker.contents import Content, files_read
 from potluck.cluster.worker.lease import Lease, LeasedStage, MasterLink
 from potluck.cluster.worker.leasing import Leasing
@@ -153,8 +153,9 @@ class Worker:
             case Keep():
                 self._check_free(link)
                 _check_age(link, message)
-                keeping = await self.spares.keep(link.home, message)
-                self.peers.may_pass_on(link.home, {Digest(t.digest): None for t in message.tensors})
+                spares = await asyncio.to_thread(check_spares, message)
+                keeping = await self.spares.keep(link.home, spares)
+                self.peers.may_pass_on(link.home, spares)
                 return keeping
             case Load():  # takes no turn: several devices load at once
                 self._check_free(link)
@@ -200,7 +201,7 @@ class Worker:
 
     async def _assign(self, link: MasterLink, message: Assign) -> Need:
         _check_age(link, message)
-        tensors = check_assignment(message)
+        tensors = await asyncio.to_thread(check_assignment, message)
         handle = await self._stage(message.device)
         device = handle.devices[0].id
         files = await asyncio.to_thread(files_read, self._store, tensors)
@@ -210,9 +211,8 @@ class Worker:
             found = None
         is_of_this_plan = found is not None and found.epoch == message.epoch
         if found is not None and not is_of_this_plan:
-            self.leasing.unpin(
-                found
-            )  # its layers are in memory, so the store may delete its tensors
+            # Its layers are in memory, so the store may delete its tensors.
+            self.leasing.unpin(found)
         self._store.inventory.pin(files)
         self.peers.assigned(link.home, tensors)
         try:
@@ -230,9 +230,8 @@ class Worker:
             else self.leasing.begin(link, message.epoch)
         )
         if (before := lease.stages.get(device)) is not None:
-            self._store.inventory.unpin(
-                before.files
-            )  # assigned again, because the missing tensors changed
+            # Assigned again, because the missing tensors changed.
+            self._store.inventory.unpin(before.files)
         lease.stages[device] = LeasedStage(
             handle=handle,
             assign=message,
@@ -315,7 +314,7 @@ class Worker:
             cache_tokens=loaded.cache_tokens,
             is_exact_in_chunks=loaded.is_exact_in_chunks,
             keeps_sessions=loaded.keeps_sessions,
-            moves_caches=message.ranks is None,
+            moves_caches=True,
             takes_drafts=loaded.takes_drafts,
         )
 

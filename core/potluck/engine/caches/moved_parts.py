@@ -1,11 +1,12 @@
 """What of a session's cache moves to another stage: the parts of its layers, each a memory of rows or of a state.
 
-A part is counted in units: positions, values of a state, or pools of tokens.
+A part is counted in units, which are positions, pools of tokens, or one state; and in lanes side by side, which are heads, or the
+numbers of a state. Ranks of a group have different lanes (`model/cache_shares.py`).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.pool_cache import PoolCache
 from potluck.engine.caches.session_cache import SessionCache
 from potluck.engine.caches.state_cache import RowsAndState
+from potluck.model.cache_shares import CacheShares, Lanes
 from potluck.model.caches import (
     CacheSpec,
     FullCache,
@@ -22,25 +24,41 @@ from potluck.model.caches import (
     RowsAndStateCache,
     WindowCache,
 )
+from potluck.model.head_cuts import Ranges
 
 PIECE = 1 << 20  # bytes of rows that go at once: a millisecond on the thread that computes
 
 PartKey: TypeAlias = tuple[int, int]  # the model's number of a layer, and that of the part in it
 
 
+class Run(NamedTuple):
+    """Lanes that are neighbours both in the whole layer and here."""
+
+    whole: int  # the number of the first one in the whole layer
+    here: int  # where it is in this memory
+    size: int  # how many
+
+    def part(self, first: int, stop: int) -> "Run":
+        """Those with these numbers, as far as they are among them."""
+        begin, end = max(first, self.whole), min(stop, self.whole + self.size)
+        return Run(begin, self.here + begin - self.whole, max(0, end - begin))
+
+
 class MovedPart(ABC):
     """One memory of a layer's cache, (2, heads, rows, numbers) or (1, 1, rows, numbers).
 
     Attributes:
-        axis: of the memory, on which its units are.
+        runs: its lanes.
+        axis: of the memory, on which its lanes are.
         is_streamed: whether units stay as they are once their tokens are computed. Else they go with the last token.
     """
 
-    axis: ClassVar[int] = 2
+    axis: ClassVar[int] = 1
     is_streamed: ClassVar[bool] = False
 
-    def __init__(self, cache: LayerCache) -> None:
+    def __init__(self, cache: LayerCache, lanes: Ranges) -> None:
         self.cache = cache
+        self.runs = tuple(_runs(lanes))
 
     @property
     def memory(self) -> Tensor:
@@ -60,20 +78,26 @@ class MovedPart(ABC):
         """Of how many tokens so many units are."""
         return units
 
-    @property
-    def at_once(self) -> int:
-        """How many units make a piece."""
+    def chosen(self, lanes: Ranges) -> Iterator[Run]:
+        """Those of these lanes that are here, in runs that are sent one beside the other."""
+        for run in self.runs:
+            for first, stop in lanes:
+                if (part := run.part(first, stop)).size:
+                    yield part
+
+    def at_once(self, run: Run) -> int:
+        """How many units of these lanes make a piece."""
         memory = self.memory
-        one = memory.itemsize if self.axis == 3 else memory[:, :, :1].nbytes
+        one = memory[:, : run.size, :1].nbytes
         return max(1, PIECE // max(1, one))
 
-    def read(self, first: int, stop: int) -> Tensor:
-        """Some units."""
-        return self.memory[:, :, first - self.begin : stop - self.begin]
+    def read(self, run: Run, first: int, stop: int) -> Tensor:
+        """Some units of some lanes."""
+        return self.place(self.memory, run, first, stop, self.begin)
 
-    def place(self, memory: Tensor, first: int, stop: int, begin: int) -> Tensor:
-        """Some units in memory that is laid out as this one, and begins with the unit `begin`."""
-        return memory[:, :, first - begin : stop - begin]
+    def place(self, memory: Tensor, run: Run, first: int, stop: int, begin: int) -> Tensor:
+        """Some units of some lanes in memory that is laid out as this one, and begins with the unit `begin`."""
+        return memory[:, run.here : run.here + run.size, first - begin : stop - begin]
 
     @abstractmethod
     def rows_apart(self, end: int) -> int:
@@ -84,8 +108,8 @@ class MovedPart(ABC):
         return True
 
     @abstractmethod
-    def hold(self, first: int, end: int) -> None:
-        """Have the cache hold the units from `first` on, up to the token before `end`."""
+    def hold(self, begin: int, first: int, end: int) -> None:
+        """Have the cache hold the units from `first` on, up to the token before `end`; its memory has those from `begin` on."""
 
 
 class RowsPart(MovedPart):
@@ -93,25 +117,25 @@ class RowsPart(MovedPart):
 
     is_streamed = True
 
-    def read(self, first: int, stop: int) -> Tensor:
+    def read(self, run: Run, first: int, stop: int) -> Tensor:
         both, shared, begin = self.cache.both, self.cache.shared, self.begin
-        own = both[:, :, max(first, begin) - begin : max(stop, begin) - begin]
+        own = self.place(both, run, max(first, begin), max(stop, begin), begin)
         if shared is None or first >= begin:
             return own
-        return torch.cat([shared[:, :, first : min(stop, begin)], own], 2)
+        return torch.cat([self.place(shared, run, first, min(stop, begin), 0), own], 2)
 
     def rows_apart(self, end: int) -> int:
         return 0
 
-    def hold(self, first: int, end: int) -> None:
+    def hold(self, begin: int, first: int, end: int) -> None:
         pass  # from its first row on, as before
 
 
 class WindowPart(MovedPart):
     """Rows of the last positions."""
 
-    def __init__(self, cache: LayerCache, spec: WindowCache) -> None:
-        super().__init__(cache)
+    def __init__(self, cache: LayerCache, spec: WindowCache, lanes: Ranges) -> None:
+        super().__init__(cache, lanes)
         self._spec = spec
 
     def rows_apart(self, end: int) -> int:
@@ -120,17 +144,19 @@ class WindowPart(MovedPart):
     def has_enough(self, first: int, end: int) -> bool:
         return self._spec.trim((first,), end) == end
 
-    def hold(self, first: int, end: int) -> None:
-        self.cache.held = (first,)
+    def hold(self, begin: int, first: int, end: int) -> None:
+        self.cache.held = (begin,)
+        if first > begin:  # ranks that send it are not always equally far
+            self.cache.advance((first,), end)
 
 
 class StatePart(MovedPart):
-    """A state, without its checkpoints."""
+    """A state, without its checkpoints: one unit."""
 
     axis = 3
 
-    def __init__(self, cache: LayerCache, spec: RecurrentCache) -> None:
-        super().__init__(cache)
+    def __init__(self, cache: LayerCache, spec: RecurrentCache, lanes: Ranges) -> None:
+        super().__init__(cache, lanes)
         self._spec = spec
 
     @property
@@ -138,18 +164,21 @@ class StatePart(MovedPart):
         return 0
 
     def units(self, tokens: int) -> int:
-        return self.memory.shape[3]
+        return 1
 
-    def read(self, first: int, stop: int) -> Tensor:
-        return self.memory[:, :, :1, first:stop]
+    def chosen(self, lanes: Ranges) -> Iterator[Run]:
+        at_once = max(1, PIECE // self.memory.itemsize)
+        for run in super().chosen(lanes):
+            for first in range(run.whole, run.whole + run.size, at_once):
+                yield run.part(first, first + at_once)
 
-    def place(self, memory: Tensor, first: int, stop: int, begin: int) -> Tensor:
-        return memory[:, :, :1, first:stop]
+    def place(self, memory: Tensor, run: Run, first: int, stop: int, begin: int) -> Tensor:
+        return memory[:, :, first:stop, run.here : run.here + run.size]
 
     def rows_apart(self, end: int) -> int:
         return 1
 
-    def hold(self, first: int, end: int) -> None:
+    def hold(self, begin: int, first: int, end: int) -> None:
         nothing = (0,) * len(self.cache.held)
         self.cache.held = nothing
         # Where an answer begins, there is a checkpoint.
@@ -159,12 +188,12 @@ class StatePart(MovedPart):
 class BesideRowsPart(StatePart):
     """A state beside rows of all positions."""
 
-    def __init__(self, whole: RowsAndState, spec: RecurrentCache) -> None:
-        super().__init__(whole.state, spec)
+    def __init__(self, whole: RowsAndState, spec: RecurrentCache, lanes: Ranges) -> None:
+        super().__init__(whole.state, spec, lanes)
         self._whole = whole
 
-    def hold(self, first: int, end: int) -> None:
-        super().hold(first, end)
+    def hold(self, begin: int, first: int, end: int) -> None:
+        super().hold(begin, first, end)
         self._whole.held = (0, *self.cache.held)
 
 
@@ -204,25 +233,26 @@ class PoolsPart(MovedPart):
     def rows_apart(self, end: int) -> int:
         return 0
 
-    def hold(self, first: int, end: int) -> None:
+    def hold(self, begin: int, first: int, end: int) -> None:
         pass  # as many as the tokens make
 
 
-def parts_of(spec: CacheSpec, cache: LayerCache) -> tuple[MovedPart, ...]:
-    """The parts of a layer's cache."""
+def parts_of(spec: CacheSpec, cache: LayerCache, lanes: Lanes) -> tuple[MovedPart, ...]:
+    """The parts of a layer's cache, which has these lanes of each."""
     if isinstance(spec, PooledCache):
         assert isinstance(cache, PoolCache)
-        return PooledTokensPart(cache, spec), PoolsPart(cache)
+        return PooledTokensPart(cache, spec, lanes[0]), PoolsPart(cache, lanes[1])
     if isinstance(spec, RowsAndStateCache):
         assert isinstance(cache, RowsAndState)
-        return RowsPart(cache), BesideRowsPart(cache, spec.state)
+        return RowsPart(cache, lanes[0]), BesideRowsPart(cache, spec.state, lanes[1])
     if isinstance(spec, RecurrentCache):
-        return (StatePart(cache, spec),)
-    return (WindowPart(cache, spec) if isinstance(spec, WindowCache) else RowsPart(cache),)
+        return (StatePart(cache, spec, lanes[0]),)
+    is_window = isinstance(spec, WindowCache)
+    return (WindowPart(cache, spec, lanes[0]) if is_window else RowsPart(cache, lanes[0]),)
 
 
 def moved_parts(
-    cache: SessionCache, specs: Sequence[CacheSpec], numbers: Sequence[int]
+    cache: SessionCache, specs: Sequence[CacheSpec], numbers: Sequence[int], shares: CacheShares
 ) -> Iterator[tuple[PartKey, MovedPart]]:
     """All parts of a cache, without the layers that cache nothing; `numbers` are those of the layers.
 
@@ -232,9 +262,17 @@ def moved_parts(
     for number, spec, layer in zip(numbers, specs, cache.layers, strict=True):
         if spec.row.nbytes:
             if layer not in made:
-                made[layer] = parts_of(spec, layer)
+                made[layer] = parts_of(spec, layer, shares.held(number))
             for index, part in enumerate(made[layer]):
                 yield (number, index), part
+
+
+def _runs(lanes: Ranges) -> Iterator[Run]:
+    """The runs of lanes that are in memory in this order."""
+    here = 0
+    for first, stop in lanes:
+        yield Run(first, here, stop - first)
+        here += stop - first
 
 
 def bytes_moved(specs: Iterable[CacheSpec], begin: int, end: int) -> int:

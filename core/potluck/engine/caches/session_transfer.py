@@ -2,20 +2,23 @@
 
 What is sent is what the cache holds, in the cache's own numbers. Rows of all positions go as soon as they are
 computed; those of windows, and states, once the last token is. A cache that several layers have goes once, as that of
-one of them. The receiver writes rows behind the tokens that it
+one of them. Ranks of a group send the heads that they have, or get those that they are to have, so that a stage may get a layer
+of several others. The receiver writes rows behind the tokens that it
 has. Windows and states would replace what these tokens left, so they wait in memory of their own. Nothing counts
 before all is there: what breaks leaves the session as it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from potluck.engine.caches.coming_rows import Coming
 from potluck.engine.caches.moved_parts import MovedPart, PartKey
 from potluck.engine.caches.session_cache import SessionCache
 from potluck.errors import InvalidStepError, OutOfMemoryError, format_bytes
+from potluck.model.cache_shares import Lanes
 from potluck.model.caches import MOST_MOVED_BYTES
 from potluck.wire.activation_messages import Dtype, TensorHeader
 
@@ -29,28 +32,42 @@ _NAMES: dict[torch.dtype, Dtype] = {dtype: name for name, dtype in _DTYPES.items
 
 
 class Piece(NamedTuple):
-    """Some rows of a layer, (2, heads, rows, numbers); of a state some of its values, (1, 1, 1, values)."""
+    """Some rows of some heads of a layer, (2, heads, rows, numbers); of a state some of its values, (1, 1, 1, values)."""
 
     layer: int  # the model's number of it
     part: int  # of the layer's cache
-    first: int  # position of the first row, or number of the first value or pool
+    lane: int  # number of the first head, or of the first value, in the whole layer
+    first: int  # position of the first row, or number of the first pool; of a state 0
     tensor: TensorHeader
     data: memoryview
 
 
 class RowSender:
-    """Reads the rows of a session's layers from `begin` to `end`, as they are computed."""
+    """Reads the rows of a session's layers from `begin` to `end`, as they are computed.
+
+    Args:
+        cache: of the session.
+        parts: of its layers.
+        given: the lanes of each layer that are sent.
+        begin, end: the positions of the first token, and after the last one.
+    """
 
     def __init__(
-        self, cache: SessionCache, parts: Mapping[PartKey, MovedPart], begin: int, end: int
+        self,
+        cache: SessionCache,
+        parts: Mapping[PartKey, MovedPart],
+        given: Callable[[int], Lanes],
+        begin: int,
+        end: int,
     ) -> None:
         self._cache, self._end = cache, end
         self._parts = {key: part for part, key in _once(parts).items()}
-        # What is to be read next of each part; None: it waits for the last token.
+        # What is to be read next of each run of lanes; None: it waits for the last token.
         self._next = {
-            key: part.units(begin) if part.is_streamed else None
+            (key, run): part.units(begin) if part.is_streamed else None
             for key, part in self._parts.items()
             if not part.is_streamed or part.units(begin) < part.units(end)
+            for run in part.chosen(given(key[0])[key[1]])
         }
         self._furthest = 0  # position up to which rows were read
         self._changes: int | None = None  # of the cache, when the last token was computed
@@ -68,19 +85,19 @@ class RowSender:
         """
         self._check()
         computed = self._cache.length
-        for key, following in list(self._next.items()):
+        for (key, run), following in list(self._next.items()):
             part = self._parts[key]
             if not part.is_streamed and computed < self._end:
                 continue
             first = part.begin if following is None else following
-            stop = min(first + part.at_once, part.units(computed))
+            stop = min(first + part.at_once(run), part.units(computed))
             if first < stop:
-                self._next[key] = stop
+                self._next[key, run] = stop
                 if stop == part.units(self._end):
-                    del self._next[key]
+                    del self._next[key, run]
                 if part.is_streamed:
                     self._furthest = max(self._furthest, part.tokens(stop))
-                return _piece(key, first, part.read(first, stop))
+                return _piece(key, run.whole, first, part.read(run, first, stop))
         return None
 
     def _check(self) -> None:
@@ -102,25 +119,23 @@ class RowReceiver:
         self._changes = cache.changes
         # Under which key each part comes. Stages that are cut elsewhere may all send one that layers share: the first counts.
         self._keys: dict[MovedPart, PartKey] = {}
-        self._once = tuple(_once(parts))
-        self._next = {part: part.units(begin) for part in self._once if part.is_streamed}
-        self._first: dict[MovedPart, int] = {}  # of windows, the position of the first row
-        # Of windows and states, where they wait for the last piece. A session without tokens has
-        # nothing that they could replace.
-        self._apart = {
-            part: torch.empty_like(part.memory[:, :, : part.rows_apart(end)])
-            for part in self._once
-            if begin and not part.is_streamed
-        }
+        # Windows and states wait for the last piece apart. A session without tokens has nothing that they could replace.
+        self._coming = {part: Coming(part, begin, end) for part in _once(parts)}
+        self._missing = {part for part, coming in self._coming.items() if not coming.is_whole}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether everything is here."""
+        return not self._missing
 
     def write(self, piece: Piece) -> None:
-        """Write a piece. Those of a part come in their order; where another stage sends the same, they are dropped.
+        """Write a piece. Those of a head come in their order; where another stage sends the same, they are dropped.
 
         Raises:
             InvalidStepError: they are not the rows that come next, or the session has changed meanwhile.
         """
         self._check()
-        key, first = (piece.layer, piece.part), piece.first
+        key = piece.layer, piece.part
         part = self._parts.get(key)
         if part is None:
             raise InvalidStepError(
@@ -128,21 +143,11 @@ class RowReceiver:
             )
         if self._keys.setdefault(part, key) != key:
             return
+        coming = self._coming[part]
         rows = _tensor(piece.tensor, piece.data, part.memory)
-        stop = first + rows.shape[part.axis]
-        begin = part.begin if part.is_streamed else self._first.get(part, first)
-        is_next = first == self._next.get(part, 0 if part.axis == 3 else first)
-        if not is_next or stop > part.units(self.end):
-            raise InvalidStepError(f"Rows of layer {piece.layer} came that are not the next ones.")
-        target = part.place(self._apart.get(part, part.memory), first, stop, begin)
-        if target.shape != rows.shape:
-            raise InvalidStepError(
-                f"Layer {piece.layer} is cached as {list(target.shape)} here, and {list(rows.shape)} came."
-            )
-        if not part.is_streamed:
-            self._first[part] = begin
-        target.copy_(rows)
-        self._next[part] = stop
+        coming.write(piece.layer, piece.lane, piece.first, rows)
+        if coming.is_whole:
+            self._missing.discard(part)
 
     def finish(self) -> None:
         """Count the tokens as cached: the session goes on behind them.
@@ -152,13 +157,10 @@ class RowReceiver:
         """
         self._check()
         for key, part in self._parts.items():
-            is_whole = self._next.get(part) == part.units(self.end)
-            if not is_whole or not part.has_enough(self._first.get(part, 0), self.end):
+            if part in self._missing or not self._coming[part].has_enough:
                 raise InvalidStepError(f"Not all rows of layer {key[0]} came.")
-        for part in self._once:
-            if (apart := self._apart.pop(part, None)) is not None:
-                part.memory[:, :, : apart.shape[2]].copy_(apart)
-            part.hold(self._first.get(part, 0), self.end)
+        for coming in self._coming.values():
+            coming.hold()
         self._cache.extend(self.end)
 
     def _check(self) -> None:
@@ -187,11 +189,11 @@ def _once(parts: Mapping[PartKey, MovedPart]) -> dict[MovedPart, PartKey]:
     return found
 
 
-def _piece(key: PartKey, first: int, rows: Tensor) -> Piece:
+def _piece(key: PartKey, lane: int, first: int, rows: Tensor) -> Piece:
     rows = rows.detach().cpu().contiguous()
     header = TensorHeader(dtype=_NAMES[rows.dtype], shape=tuple(rows.shape))
     # Viewed as bytes first, since numpy has no bfloat16.
-    return Piece(*key, first, header, rows.view(-1).view(torch.uint8).numpy().data)
+    return Piece(*key, lane, first, header, rows.view(-1).view(torch.uint8).numpy().data)
 
 
 def _tensor(header: TensorHeader, payload: memoryview, like: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from potluck.errors import (
 )
 from potluck.store.registry import LocalModel
 from potluck.wire.activation_messages import TrimSession
-from potluck.wire.messages import Ping, RankPlace, RankShare
+from potluck.wire.messages import Ping, RankPlace
+from potluck.wire.shares import RankShare
 
 pytestmark = [pytest.mark.slow, pytest.mark.net]
 
@@ -69,7 +70,7 @@ def test_ranks_answer_as_the_whole_model_does(
         expected = await alone(desk, model)
         loaded = await load((desk, laptop), model)
         assert all(stage.memory_bytes < model.manifest.nbytes for stage in loaded)
-        assert not any(stage.keeps_sessions for stage in loaded)
+        assert all(stage.keeps_sessions for stage in loaded)
         async with Driver(desk, desk) as pipeline:
             tokens = await answer(pipeline)
         assert [token.token_id for token in tokens] == expected
