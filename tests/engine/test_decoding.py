@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 import torch
-from chosen_kernels import compute_with
+from chosen_kernels import attend_unrounded, compute_with
 from config_layers import with_layers
 from tiny_models import CONTEXT, CPU, Reference, make_model, off, whole_blocks
 from torch import Tensor
@@ -91,6 +91,22 @@ def random_tokens(weights: StageWeights) -> Tensor:
     return torch.randn(TOKENS, weights.config.hidden_size, generator=seeded)
 
 
+@pytest.mark.parametrize(("scheme", "is_rounded"), [("int8", True), ("int4", True), ("f16", False)])
+@torch.inference_mode()
+def test_keys_and_values_are_rounded_to_bf16_only_beside_packed_weights(
+    make: Load, scheme: Scheme, is_rounded: bool
+) -> None:
+    weights = make("llama, biases").weights(scheme=scheme)
+    caches, x = make_caches(weights), random_tokens(weights)[:5].to(weights.dtype)
+
+    weights.runs[0](x[:1], caches, make_step(weights, 0, 1))
+    weights.blocks[0].forward(x[1:], caches[0], make_step(weights, 1, 4))
+
+    for rows in (caches[0].both[:, :, :1], caches[0].both[:, :, 1:5]):
+        assert rows.dtype == torch.float16
+        assert torch.equal(rows.bfloat16().half(), rows) == is_rounded
+
+
 def run_tokens(weights: StageWeights, tokens: Tensor, prompt: int = 0) -> Tensor:
     """(T, D) → (T, D): the prompt goes through the layers, then each token through the runs."""
     caches = make_caches(weights)
@@ -127,6 +143,7 @@ def run_layers(
 def test_runs_and_chunks_compute_what_torch_does(
     make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
+    attend_unrounded(monkeypatch)
     weights, plain = (
         make(variant).weights(scheme="int8"),
         load_for_torch(make(variant), monkeypatch),
@@ -156,6 +173,7 @@ def test_a_multiplier_beside_norms_after_each_half_is_left_to_torch_and_beside_e
     reference = make(variant)
     scaled = with_layers(reference.config, residual_multiplier=0.37)
     reference = replace(reference, config=scaled)
+    attend_unrounded(monkeypatch)
     weights, plain = reference.weights(scheme="int8"), load_for_torch(reference, monkeypatch)
     tokens = random_tokens(weights)
 
@@ -183,6 +201,23 @@ def test_a_token_of_16_bits_is_as_exact_through_runs_as_through_layers(
     assert one_by_one.dtype == weights.dtype
     assert off(one_by_one.float(), expected) < 1.25 * off(layers.float(), expected)
     assert {type(run) for run in weights.runs} == {GeneratedRun}
+
+
+@pytest.mark.parametrize("variant", ["llama, biases", MIXTURES[0]])
+@torch.inference_mode()
+def test_packed_weights_are_as_exact_with_attention_that_is_rounded_to_bf16(
+    make: Load, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    rounded, exact = make(variant).weights(scheme="int8"), make(variant).weights()
+    attend_unrounded(monkeypatch)
+    unrounded = make(variant).weights(scheme="int8")
+    tokens = random_tokens(exact)
+
+    expected = run_chunks(exact, tokens, [TOKENS])
+
+    off_by = [off(run_chunks(one, tokens, [TOKENS]), expected) for one in (rounded, unrounded)]
+    assert off_by[0] < 1.25 * off_by[1]
+    assert off_by[0] != off_by[1]
 
 
 @torch.inference_mode()

@@ -34,11 +34,12 @@ def make_heads(
     scale: float | None = None,
     softcap: float | None = None,
     has_sinks: bool = False,
+    has_pairs: bool = False,
 ) -> Heads:
     return Heads(
         heads=heads, kv_heads=kv_heads, head_dim=head_dim, rotary_dim=rotary_dim, qk_norm=qk_norm,
         epsilon=EPSILON, scale=head_dim**-0.5 if scale is None else scale, softcap=softcap,
-        cache_kind=KINDS[dtype], has_sinks=has_sinks,
+        cache_kind=KINDS[dtype], has_sinks=has_sinks, has_pairs=has_pairs,
     )  # fmt: skip
 
 

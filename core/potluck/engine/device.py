@@ -148,6 +148,22 @@ def cache_dtype(
     return compute_dtype(scheme, device, exceeds_f16=exceeds_f16)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheForm:
+    """How keys and values are held, and how attention multiplies them."""
+
+    dtype: torch.dtype
+    beside_packed: bool = False  # whether the weights are packed
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether they are rounded to bf16, of which a processor may multiply two at a time.
+
+        Packed weights are multiplied with 8 bits of hidden states, so that this loses nothing beside them.
+        """
+        return self.beside_packed and self.dtype == torch.float16
+
+
 def is_wide(
     scheme: Scheme, device: torch.device, cache: Cache = "full", *, exceeds_f16: bool = False
 ) -> bool:

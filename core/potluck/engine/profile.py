@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.caches.new_cache import new_cache
-from potluck.engine.device import is_wide, synchronize
+from potluck.engine.device import CacheForm, is_wide, synchronize
 from potluck.engine.generated.runs import make_runs
 from potluck.engine.layers.attention import Step
 from potluck.engine.layers.choosing import some_choice
@@ -194,7 +194,7 @@ def _time_layers(
         one.both.zero_()  # untouched memory would be one shared page, which stays in a cache
     runs = weights.runs
     if device.type != "cpu":
-        runs = make_runs(weights.blocks * _ROUNDS, weights.graphs, None, weights.cache_dtype)
+        runs = make_runs(weights.blocks * _ROUNDS, weights.graphs, None, CacheForm(dtype))
         caches *= _ROUNDS
 
     def run(position: int, tokens: int, some: int | None = None) -> Callable[[], None]:

@@ -60,8 +60,8 @@ def take(
         versions.switch(version)
 
 
-def main(words: Sequence[str], versions: Versions | None = None) -> int:
-    """Do one of these. Return 0; 1 if it is not wanted, or after a sentence that says why not; 2 for no such thing."""
+def main(words: Sequence[str], versions: Versions | None = None) -> int | str:
+    """Do one of these. Return what `sys.exit` takes: 0, 1 if it is not wanted, or a sentence that says why not."""
     versions = versions or Versions.of_this()
     try:
         match list(words):
@@ -73,11 +73,9 @@ def main(words: Sequence[str], versions: Versions | None = None) -> int:
                 take(versions, Path(tree), version)
                 return 0
             case _:
-                sys.stderr.write(str(__doc__))
-                return 2
+                return str(__doc__)
     except PotluckError as error:
-        sys.stderr.write(f"{error.message}\n")
-        return 1
+        return error.message
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.device import CacheForm
 from potluck.engine.generated.attention import GeneratedAttention
 from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
 from potluck.engine.layers.attention import Attention, EagerAttention, Step
@@ -87,7 +88,9 @@ def test_chunks_and_tokens_are_those_of_torch(
     kind = Attention if spec.softcap is None else EagerAttention
     plain = kind(spec, qkv, qk_norm, output)
 
-    generated = GeneratedAttention(spec, qkv, qk_norm, output, kernels=KERNELS, cache=dtype)
+    generated = GeneratedAttention(
+        spec, qkv, qk_norm, output, kernels=KERNELS, cache=CacheForm(dtype, beside_packed=True)
+    )
 
     assert generated.nbytes == plain.nbytes
     got, expected = run(generated, x, sizes, dtype), run(plain, x, (40,), dtype)

@@ -10,6 +10,7 @@ import torch
 from config_layers import attention, with_each_mixer, with_layers
 from tiny_models import Reference, make_model
 
+from potluck.engine.device import CacheForm
 from potluck.engine.generated.layers import generated_layer, is_generable
 from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.attending.attention_fields import KINDS
@@ -27,7 +28,7 @@ NORMS = {"llama": (True, False), "olmo 2": (False, True), "gemma 2": (True, True
 
 
 def shape_of(block: DecoderLayer, cache: torch.dtype = CACHE) -> LayerShape | None:
-    layer = generated_layer(block, cache)
+    layer = generated_layer(block, CacheForm(cache))
     return None if layer is None else layer[0]
 
 

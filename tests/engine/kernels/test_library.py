@@ -32,6 +32,7 @@ from potluck.model.routing import Routing
 # Windows wants a call to a library where a stack frame is larger than a page: none may be.
 TRIPLES = ["x86_64-pc-windows-msvc-elf", "aarch64-pc-windows-msvc-elf"]
 INSTRUCTION = {
+    "avx512bf16": "vpdpbusd",
     "avx512vnni": "vpdpbusd",
     "avxvnni": "vpdpbusd",
     "avx2": "vpmaddubsw",
@@ -61,6 +62,7 @@ ODD_HEADS = Heads(
     heads=6, kv_heads=2, head_dim=40, rotary_dim=20, qk_norm="projection", epsilon=1e-5, scale=0.1,
     softcap=None, cache_kind=KIND_F16,
 )  # fmt: skip
+PAIRED_HEADS = replace(HEADS, cache_kind=KIND_F16, has_pairs=True)
 LAYER = LayerShape(
     hidden=80, intermediate=112, mixer=HEADS, has_norms_before=True,
     has_norms_after=True, epsilon=1e-5, multiplier=1.0,
@@ -73,7 +75,7 @@ FLOAT_LAYER = replace(
 )  # fmt: skip
 MOE_LAYER = replace(
     LAYER,
-    mixer=replace(ODD_HEADS, heads=1, kv_heads=1, head_dim=16, rotary_dim=16, qk_norm=None),
+    mixer=replace(PAIRED_HEADS, heads=2, head_dim=40, rotary_dim=20, qk_norm=None),
     has_norms_after=False,
     activation="silu",
     routing=Routing(count=21, per_token=3, normalise=True),
@@ -97,6 +99,7 @@ KERNELS: list[tuple[Emit, *tuple[Hashable, ...]]] = [
     (emit_choose_many, Routing(count=21, per_token=3, normalise=True)),
     (emit_attend_many, attended_part(HEADS)),
     (emit_attend_many, attended_part(ODD_HEADS)),
+    (emit_attend_many, attended_part(PAIRED_HEADS)),
     (emit_head, HeadShape(hidden=80, rows=131, weight_format=INT4, epsilon=1e-5)),
     (emit_decode, LAYER),
     (emit_decode, FLOAT_LAYER),
@@ -178,7 +181,7 @@ def test_products_use_the_instruction_of_their_path(
     code = machine.emit_assembly(module)
 
     assert code.count(f"\t{INSTRUCTION[path.name]}") >= 8
-    assert ("zmm" in code) == (path.name == "avx512vnni")
+    assert ("zmm" in code) == (path.name in ("avx512bf16", "avx512vnni"))
 
 
 def test_the_path_is_chosen_by_features() -> None:
@@ -189,6 +192,8 @@ def test_the_path_is_chosen_by_features() -> None:
         return usable_paths(architecture, features)[0].name
 
     assert best("x86_64", *v4, "avx512vnni", "avxvnni") == "avx512vnni"
+    assert best("x86_64", *v4, "avx512vnni", "avx512bf16") == "avx512bf16"
+    assert best("x86_64", *v4, "avx512bf16") == "avx2"
     assert best("x86_64", *v4) == "avx2"
     assert best("x86_64", *v3, "avxvnni") == "avxvnni"
     assert best("x86_64", *v3) == "avx2"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.new_cache import new_cache
+from potluck.engine.device import CacheForm
 from potluck.engine.generated.latent import GeneratedLatentAttention, has_latent_kernels
 from potluck.engine.kernels.called.generated import GeneratedKernels, host_paths
 from potluck.engine.layers.attention import Step
@@ -82,7 +83,7 @@ def make(kind: Make, spec: LatentSpec, *, is_packed: bool = False) -> LatentAtte
 
 
 def generated(dtype: torch.dtype) -> Make:
-    return partial(GeneratedLatentAttention, kernels=KERNELS, cache=dtype)
+    return partial(GeneratedLatentAttention, kernels=KERNELS, cache=CacheForm(dtype))
 
 
 def run(

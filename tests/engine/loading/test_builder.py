@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from chosen_kernels import attend_unrounded
 from model_folders import CONFIG
 from tiny_models import Pipeline, Reference, off
 
@@ -48,6 +49,7 @@ def test_attention_without_kernels_is_that_of_torch_also_where_weights_are_packe
 ) -> None:
     reference = make_reference("llama, whole blocks")
     ids, sizes = reference.prompt(20), (16, 1, 1, 1, 1)
+    attend_unrounded(monkeypatch)
     generated = Pipeline(reference, [], "int4").run_in_pieces(ids, sizes)
     for module in ("potluck.engine.generated.attention", "potluck.engine.generated.layers"):
         monkeypatch.setattr(f"{module}.has_kernels", lambda _: False)

@@ -7,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.device import CacheForm
 from potluck.engine.generated.latent import has_latent_sizes
 from potluck.engine.generated.pooled import has_pooled_kernels
 from potluck.engine.kernels.attending.attention import Heads
@@ -39,7 +40,7 @@ class GeneratedAttention(Attention):
         sinks: Tensor | None = None,
         *,
         kernels: GeneratedKernels,
-        cache: torch.dtype,
+        cache: CacheForm,
     ) -> None:
         super().__init__(spec, qkv, qk_norm, output, sinks)
         self._kernels, self._heads = kernels, kernel_heads(spec, cache)
@@ -159,8 +160,8 @@ def has_kernels(spec: Mixer) -> bool:
             return has_pooled_kernels(spec)
 
 
-def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
-    """The parameters of the kernels, with keys and values of dtype `cache`.
+def kernel_heads(spec: AttentionSpec, cache: CacheForm) -> Heads:
+    """The parameters of the kernels, with keys and values in this form.
 
     Window and rope are not among them: layers that differ only in these share their kernels.
     """
@@ -174,7 +175,8 @@ def kernel_heads(spec: AttentionSpec, cache: torch.dtype) -> Heads:
         scale=spec.scale,
         softcap=spec.softcap,
         has_sinks=spec.has_sinks,
-        cache_kind=KINDS[cache],
+        cache_kind=KINDS[cache.dtype],
+        has_pairs=cache.has_pairs,
         has_gates=spec.has_gate,
         qk_norm_after_rope=spec.qk_norm_after_rope,
         value_norm=spec.value_norm,

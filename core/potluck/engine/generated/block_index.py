@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from potluck.engine.caches.kvcache import IndexedCache, LayerCache
-from potluck.engine.generated.attention import GeneratedAttention, kernel_heads
+from potluck.engine.generated.attention import GeneratedAttention
+from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.attending.blocks_kernel import BlockHeads
 from potluck.engine.kernels.called.blocks import BlockChooser
 from potluck.engine.layers.attention import Step
@@ -49,7 +50,7 @@ class GeneratedIndexedAttention(WithIndex, GeneratedAttention):
         self, q: Tensor, queries: Tensor, position: int, cache: IndexedCache
     ) -> list[Tensor]:
         """The results of tokens from a position on, for each of whose heads of keys blocks are chosen."""
-        shape = block_heads(self.spec, cache.both.dtype)
+        shape = block_heads(self.spec, self._heads)
         place, end = (cache.both, cache.first, cache.shared), position + len(q)
         choose, parts = BlockChooser(self._kernels, shape, place, end), list[Tensor]()
         for at, (row, query) in enumerate(zip(q, queries, strict=True), position):
@@ -85,12 +86,12 @@ def has_block_kernels(spec: AttentionSpec) -> bool:
     return spec.index is None or (isinstance(spec.index, HeadIndexSpec) and spec.index.last > 0)
 
 
-def block_heads(spec: AttentionSpec, cache: torch.dtype) -> BlockHeads:
-    """The parameters of the kernels that choose blocks for each head."""
+def block_heads(spec: AttentionSpec, attention: Heads) -> BlockHeads:
+    """The parameters of the kernels that choose blocks for each head, beside those of attention."""
     index = spec.index
     assert isinstance(index, HeadIndexSpec)
     return BlockHeads(
-        attention=kernel_heads(spec, cache),
+        attention=attention,
         head_dim=index.head_dim,
         rotary_dim=spec.rotary_dim,
         block=index.block,

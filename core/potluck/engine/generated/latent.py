@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.caches.kvcache import LayerCache
+from potluck.engine.device import CacheForm
 from potluck.engine.kernels.attending.attention import LANES, Heads
 from potluck.engine.kernels.attending.attention_fields import KINDS
 from potluck.engine.kernels.attending.index_kernel import IndexHeads
@@ -44,7 +45,7 @@ class GeneratedLatentAttention(LatentAttention):
         output: Linear,
         indexer: Indexer | None = None,
         kernels: GeneratedKernels,
-        cache: torch.dtype,
+        cache: CacheForm,
     ) -> None:
         super().__init__(
             spec,
@@ -57,7 +58,7 @@ class GeneratedLatentAttention(LatentAttention):
             indexer=indexer,
         )
         self._kernels, self._heads = kernels, latent_heads(spec, cache)
-        self._index = index_heads(spec, cache)
+        self._index = index_heads(spec, self._heads.attention)
         kernels.prepare_attention(self._heads.attention)
 
     def mix(self, rows: Tensor, cache: LayerCache, step: Step) -> Tensor:
@@ -162,8 +163,8 @@ def has_latent_sizes(spec: LatentSpec) -> bool:
     return spec.rank % LANES == 0 and spec.rank % ROWS == 0 and spec.value_dim % ROWS == 0
 
 
-def latent_heads(spec: LatentSpec, cache: torch.dtype) -> LatentHeads:
-    """The parameters of the kernels, with cached rows of dtype `cache`."""
+def latent_heads(spec: LatentSpec, cache: CacheForm) -> LatentHeads:
+    """The parameters of the kernels, with cached rows in this form."""
     attention = Heads(
         heads=spec.heads,
         kv_heads=1,
@@ -173,7 +174,8 @@ def latent_heads(spec: LatentSpec, cache: torch.dtype) -> LatentHeads:
         epsilon=0.0,
         scale=spec.scale,
         softcap=None,
-        cache_kind=KINDS[cache],
+        cache_kind=KINDS[cache.dtype],
+        has_pairs=cache.has_pairs,
         rank=spec.rank,
         index_dim=0 if spec.indexer is None else spec.indexer.cached_numbers,
     )
@@ -185,12 +187,12 @@ def latent_heads(spec: LatentSpec, cache: torch.dtype) -> LatentHeads:
     )
 
 
-def index_heads(spec: LatentSpec, cache: torch.dtype) -> IndexHeads | None:
-    """The parameters of the indexer's kernels; None: there is no indexer."""
+def index_heads(spec: LatentSpec, attention: Heads) -> IndexHeads | None:
+    """The parameters of the indexer's kernels beside those of attention; None: there is no indexer."""
     if (indexer := spec.indexer) is None or indexer.has_pools:
         return None
     return IndexHeads(
-        cached=latent_heads(spec, cache).attention,
+        cached=attention,
         heads=indexer.heads,
         head_dim=indexer.head_dim,
         rotary_dim=indexer.rotary_dim,

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import TypeAlias
 
-import torch
-
+from potluck.engine.device import CacheForm
 from potluck.engine.generated.attention import has_kernels
 from potluck.engine.generated.block_index import has_block_kernels
 from potluck.engine.generated.mixers import MixerWeights, bias_of, generated_mixer, weight_of
@@ -35,8 +34,8 @@ GeneratedLayer: TypeAlias = tuple[LayerShape, LayerWeights]
 """A layer as a generated function takes it; those of one shape can be in one function."""
 
 
-def generated_layer(block: DecoderLayer, cache: torch.dtype) -> GeneratedLayer | None:
-    """The layer for a generated function, with keys and values of this dtype.
+def generated_layer(block: DecoderLayer, cache: CacheForm) -> GeneratedLayer | None:
+    """The layer for a generated function, with keys and values in this form.
 
     None: no function can be generated for it, and torch computes it. The specification says so, or
     a matrix is in several pieces.

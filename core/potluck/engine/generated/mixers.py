@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import NotRequired, TypedDict
 
-import torch
 from torch import Tensor
 
 from potluck.engine.caches.pool_cache import pool_dtype
+from potluck.engine.device import CacheForm
 from potluck.engine.generated.attention import kernel_heads
 from potluck.engine.generated.block_index import block_heads
 from potluck.engine.generated.convolution import convolution_sizes
@@ -15,6 +15,7 @@ from potluck.engine.generated.latent import index_heads, latent_heads
 from potluck.engine.generated.mamba import mamba_heads
 from potluck.engine.generated.pool_latent import pool_heads
 from potluck.engine.generated.pooled import pooled_heads
+from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.attending.index_kernel import IndexHeads
 from potluck.engine.kernels.attending.latent_kernel import LatentHeads
 from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
@@ -78,9 +79,9 @@ class MixerWeights(TypedDict):
 
 
 def generated_mixer(
-    mixer: Mixer | None, carried: Carried | None, cache: torch.dtype
+    mixer: Mixer | None, carried: Carried | None, cache: CacheForm
 ) -> tuple[MixerWeights | None, MixerShape | None]:
-    """The weights of a layer's mixer, and the parameters of its kernels, with cached numbers of this dtype.
+    """The weights of a layer's mixer, and the parameters of its kernels, with cached numbers in this form.
 
     No weights: a matrix is in several pieces, or no kernels compute it. `carried` goes along behind hidden states.
     """
@@ -93,12 +94,12 @@ def generated_mixer(
                 weights |= _carried(attention.spec, carried)
                 heads = replace(heads, takes=attention.spec.takes is not None)
             if weights is not None and isinstance(attention, WithIndex):
-                weights = _with_blocks(weights, attention, cache)
+                weights = _with_blocks(weights, attention, heads)
         case LatentAttention() as latent:
             whole = latent_heads(latent.spec, cache)
-            weights, heads = _latent(latent, whole, cache), whole.attention
+            weights, heads = _latent(latent, whole), whole.attention
         case PooledAttention() as pooled:
-            own = pooled_heads(pooled.spec, pool_dtype(cache))
+            own = pooled_heads(pooled.spec, pool_dtype(cache.dtype))
             weights, heads = _pooled(pooled, own), own.attention
         case DeltaNet() as delta_net:
             weights, heads = _delta_net(delta_net), delta_heads(delta_net.spec)
@@ -135,15 +136,13 @@ def _attention(attention: Attention) -> MixerWeights | None:
     }
 
 
-def _with_blocks(
-    mixer: MixerWeights, attention: WithIndex, cache: torch.dtype
-) -> MixerWeights | None:
+def _with_blocks(mixer: MixerWeights, attention: WithIndex, heads: Heads) -> MixerWeights | None:
     """The same with an indexer."""
     index, first = attention.index, weight_of(attention.index.input)
     if first is None:
         return None
     weights = BlockWeights(
-        heads=block_heads(attention.spec, cache),
+        heads=block_heads(attention.spec, heads),
         input=first,
         query_norm=index.query_norm.weight,
         key_norm=index.key_norm.weight,
@@ -203,17 +202,17 @@ def _between(mixer: Mamba | ShortConvolution) -> MixerWeights | None:
     }
 
 
-def _latent(latent: LatentAttention, heads: LatentHeads, cache: torch.dtype) -> MixerWeights | None:
+def _latent(latent: LatentAttention, heads: LatentHeads) -> MixerWeights | None:
     qkv, output = weight_of(latent.input), weight_of(latent.output)
     key_up, value_up = weight_of(latent.key_up), weight_of(latent.value_up)
     queries = None if latent.queries is None else weight_of(latent.queries)
     is_whole = latent.queries is None or queries is not None
     index: IndexWeights | PoolIndexWeights | None = None
     if isinstance(latent.indexer, PoolIndexer):
-        index = _pool_index(latent.indexer, pool_heads(latent.spec, cache))
-        is_whole = is_whole and index is not None and cache != torch.int8
+        index = _pool_index(latent.indexer, pool_heads(latent.spec, heads.attention))
+        is_whole = is_whole and index is not None and not heads.attention.has_scales
     elif latent.indexer is not None:
-        index = _index(latent.indexer, index_heads(latent.spec, cache))
+        index = _index(latent.indexer, index_heads(latent.spec, heads.attention))
         is_whole = is_whole and index is not None
     if qkv is None or output is None or key_up is None or value_up is None or not is_whole:
         return None

@@ -5,11 +5,8 @@ from torch import Tensor
 
 from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.latent_cache import LatentCache
-from potluck.engine.generated.latent import (
-    GeneratedLatentAttention,
-    has_latent_sizes,
-    latent_heads,
-)
+from potluck.engine.generated.latent import GeneratedLatentAttention, has_latent_sizes
+from potluck.engine.kernels.attending.attention import Heads
 from potluck.engine.kernels.attending.attention_fields import cache_fields, shared_fields
 from potluck.engine.kernels.attending.pool_rows_kernel import PoolHeads
 from potluck.engine.kernels.attending.pools_kernel import PoolScores
@@ -58,7 +55,7 @@ class GeneratedPoolLatentAttention(GeneratedLatentAttention):
 
     def _chooser(self, cache: LatentCache, end: int) -> PoolChooser:
         """What chooses for tokens before the position `end`."""
-        heads = pool_heads(self.spec, cache.both.dtype)
+        heads = pool_heads(self.spec, self._heads.attention)
         return PoolChooser(
             self._kernels, heads.scores, end // heads.pool, pool_fields(heads, cache)
         )
@@ -90,9 +87,9 @@ def has_pool_latent_kernels(spec: LatentSpec, cache: torch.dtype) -> bool:
     return has_pools and cache != torch.int8 and has_latent_sizes(spec)
 
 
-def pool_heads(spec: LatentSpec, cache: torch.dtype) -> PoolHeads:
-    """The parameters of the indexer's kernels."""
-    indexer, attention = spec.indexer, latent_heads(spec, cache).attention
+def pool_heads(spec: LatentSpec, attention: Heads) -> PoolHeads:
+    """The parameters of the indexer's kernels beside those of attention."""
+    indexer = spec.indexer
     assert indexer is not None
     return PoolHeads(
         cached=attention,

@@ -10,6 +10,7 @@ from potluck.engine.caches.kvcache import LayerCache
 from potluck.engine.caches.pool_cache import PoolCache
 from potluck.engine.caches.session_cache import SessionCache
 from potluck.engine.caches.state_cache import RowsAndState, StateCache
+from potluck.engine.device import CacheForm
 from potluck.engine.generated.layers import GeneratedLayer, generated_layer
 from potluck.engine.kernels.called.generated import GeneratedKernels
 from potluck.engine.kernels.decoding.decode import ChosenMemory, Decoder
@@ -174,14 +175,14 @@ def input_table(blocks: Sequence[DecoderLayer]) -> InputTable | None:
 
 
 def cut_into_runs(
-    blocks: Sequence[DecoderLayer], kernels: GeneratedKernels, cache: torch.dtype
+    blocks: Sequence[DecoderLayer], kernels: GeneratedKernels, cache: CacheForm
 ) -> tuple[Run, ...]:
     """Cut a stage's layers into the longest runs that one call can compute for one token.
 
     Args:
         blocks: all layers of the stage.
         kernels: those that functions are generated with.
-        cache: the dtype of keys and values.
+        cache: the form of keys and values.
     """
     layers = [generated_layer(block, cache) for block in blocks]
     runs: list[Run] = []

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-import torch
-
 from potluck.engine.accelerator import Graphs, graph_runs
+from potluck.engine.device import CacheForm
 from potluck.engine.generated.singles import as_generated
 from potluck.engine.kernels import Kernels
 from potluck.engine.layers.blocks import DecoderLayer, LayerRun, Run
@@ -14,7 +13,7 @@ def make_runs(
     blocks: Sequence[DecoderLayer],
     graphs: Graphs | None,
     kernels: Kernels | None,
-    cache: torch.dtype,
+    cache: CacheForm,
 ) -> tuple[Run, ...]:
     """Cut the layers into runs.
 
@@ -22,7 +21,7 @@ def make_runs(
         blocks: all layers of the stage.
         graphs: of a GPU that has them.
         kernels: those for single tokens, on a CPU.
-        cache: the dtype of keys and values.
+        cache: the form of keys and values.
     """
     if graphs is not None:
         return graph_runs(blocks, graphs)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.caches.session_cache import SessionCache
+from potluck.engine.device import CacheForm
 from potluck.engine.kernels import Kernels, ReferenceKernels
 from potluck.engine.layers.attention import Attention, Step
 from potluck.engine.layers.block_index import WithIndex
@@ -55,9 +56,9 @@ def as_generated(kernels: Kernels | None) -> "GeneratedKernels | None":
 
 
 def make_singles(
-    blocks: Sequence[DecoderLayer], kernels: Kernels | None, cache: torch.dtype
+    blocks: Sequence[DecoderLayer], kernels: Kernels | None, cache: CacheForm
 ) -> Singles | None:
-    """Make them of layers of plain numbers, with keys and values of dtype `cache`.
+    """Make them of layers of plain numbers, with keys and values in this form.
 
     None: one token of these is not computed by generated functions.
     """
@@ -76,7 +77,7 @@ def make_singles(
     return Singles([_layer(block, generated, cache) for block in blocks])
 
 
-def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: torch.dtype) -> DecoderLayer:
+def _layer(block: DecoderLayer, kernels: "GeneratedKernels", cache: CacheForm) -> DecoderLayer:
     from potluck.engine.generated.attention import GeneratedAttention
     from potluck.engine.generated.delta_net import GeneratedDeltaNet
 

@@ -35,6 +35,8 @@ class Path:
     # Xeon with AVX-512 VNNI is not, and nothing with AVX-VNNI was measured.
     reads_near: bool = False
     fuses: bool = True  # whether an instruction multiplies and adds with one rounding
+    # Whether an instruction adds two products of bf16, with two roundings: `vdpbf16ps`. `bfdot` rounds otherwise.
+    multiplies_bf16: bool = False
 
 
 ARITHMETIC: Mapping[str, frozenset[str]] = {
@@ -45,6 +47,17 @@ ARITHMETIC: Mapping[str, frozenset[str]] = {
 
 # Best first.
 PATHS = (
+    Path(
+        name="avx512bf16",
+        architecture="x86_64",
+        needs=_X86_64_V4 | {"avx512vnni", "avx512bf16"},
+        cpu="x86-64-v4",
+        features="+avx512vnni,+avx512bf16,-prefer-256-bit",
+        dot="vnni512",
+        tokens=8,
+        registers=32,
+        multiplies_bf16=True,
+    ),
     Path(
         name="avx512vnni",
         architecture="x86_64",

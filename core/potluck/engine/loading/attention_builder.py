@@ -53,13 +53,13 @@ class AttentionBuilder(MatrixBuilder):
             if has_index_kernels(spec):
                 return GeneratedIndexedAttention(
                     spec, qkv, qk_norm, output, sinks, index=self._block_index(prefix, spec),
-                    kernels=self.generated, cache=self._cache_dtype,
+                    kernels=self.generated, cache=self._cache,
                 )  # fmt: skip
             if spec.index is None and has_kernels(spec):
                 kind = GeneratedAttention if spec.takes is None else GeneratedTakingAttention
                 return kind(
                     spec, qkv, qk_norm, output, sinks,
-                    kernels=self.generated, cache=self._cache_dtype,
+                    kernels=self.generated, cache=self._cache,
                 )  # fmt: skip
         if spec.index is not None:
             index = self._block_index(prefix, spec)
@@ -138,13 +138,11 @@ class AttentionBuilder(MatrixBuilder):
             has_pool_latent_kernels,
         )
 
-        if has_pool_latent_kernels(spec, self._cache_dtype):
-            return partial(
-                GeneratedPoolLatentAttention, kernels=self.generated, cache=self._cache_dtype
-            )
+        if has_pool_latent_kernels(spec, self._cache.dtype):
+            return partial(GeneratedPoolLatentAttention, kernels=self.generated, cache=self._cache)
         if not has_latent_kernels(spec):
             return LatentAttention
-        return partial(GeneratedLatentAttention, kernels=self.generated, cache=self._cache_dtype)
+        return partial(GeneratedLatentAttention, kernels=self.generated, cache=self._cache)
 
     def _qk_norm(self, prefix: str, spec: AttentionSpec) -> QkNorm | None:
         if spec.qk_norm is None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from potluck.engine.accelerator import find_graphs
-from potluck.engine.device import cache_dtype
+from potluck.engine.device import CacheForm, cache_dtype
 from potluck.engine.generated.runs import make_runs
 from potluck.engine.generated.singles import make_singles
 from potluck.engine.layers.beside import Beside
@@ -37,7 +37,7 @@ from potluck.model.mixing.mixers import AttentionSpec, BesideSpec
 from potluck.model.mixing.pooled import PooledSpec
 from potluck.model.mixing.short_convolution import ConvolutionSpec
 from potluck.model.naming import EMBEDDING
-from potluck.model.schemes import Cache, Scheme
+from potluck.model.schemes import PACKED_SCHEMES, Cache, Scheme
 from potluck.model.shares import Share
 from potluck.model.tensor_formats import tensor_format
 from potluck.model.vision.spec import TowerSpec
@@ -76,7 +76,8 @@ def build_weights(
             gave for these layers. They are used as they are, and not filled.
         share: of the rank whose config it is.
     """
-    keys = cache_dtype(scheme, device, cache, exceeds_f16=config.exceeds_f16)
+    dtype = cache_dtype(scheme, device, cache, exceeds_f16=config.exceeds_f16)
+    keys = CacheForm(dtype, scheme in PACKED_SCHEMES)
     filling = Filling(fill, device)
     builder = _Builder(config, scheme, device, keys, filling, kept)
     is_tied = embedding and head and config.tie_word_embeddings
@@ -117,7 +118,7 @@ def build_weights(
         lm_head=lm_head,
         is_tied=is_tied,
         dtype=builder.dtype,
-        cache_dtype=keys,
+        cache_dtype=keys.dtype,
         device=device,
         graphs=graphs,
         is_generated=builder.generated is not None,

@@ -14,7 +14,7 @@ from potluck.engine.accelerator import (
     choose_linear,
     choose_ops,
 )
-from potluck.engine.device import compute_dtype
+from potluck.engine.device import CacheForm, compute_dtype
 from potluck.engine.generated.singles import as_generated
 from potluck.engine.kernels import Arena, Kernels, PackedWeight, best_kernels
 from potluck.engine.layers.linear import (
@@ -59,14 +59,14 @@ class MatrixBuilder:
         config: ModelConfig,
         scheme: Scheme,
         device: torch.device,
-        cache_dtype: torch.dtype,
+        cache: CacheForm,
         filling: Filling,
         kept: StageWeights | None = None,
     ) -> None:
         self._config, self._device = config, device
         self._scheme: Scheme = scheme
         self.dtype = compute_dtype(scheme, device, exceeds_f16=config.exceeds_f16)
-        self._cache_dtype = cache_dtype
+        self._cache = cache
         self._filling = filling
         # Matrices for a GPU are freed from RAM one by one. An arena could free them only together.
         self._arena = Arena() if device.type == "cpu" else None

@@ -55,7 +55,7 @@ class PooledBuilder(MatrixBuilder):
         if not has_pooled_kernels(spec):
             return PooledAttention
         return partial(
-            GeneratedPooledAttention, kernels=self.generated, cache=pool_dtype(self._cache_dtype)
+            GeneratedPooledAttention, kernels=self.generated, cache=pool_dtype(self._cache.dtype)
         )
 
     def _pooler(self, prefix: str, spec: PoolerSpec, whole: PooledSpec) -> Pooler:

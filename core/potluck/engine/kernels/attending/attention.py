@@ -12,7 +12,9 @@ All but the scores is in `attention_tile`.
 The output is divided by the sum of the powers at the end (https://arxiv.org/abs/2205.14135). A row has the
 same bits whoever computes it, one token or many, alone or among threads: panels begin at positions that are
 multiples of `PANEL`, each is computed by itself, and they are merged in their order. A score is the sum of
-`SUMS` sums, of every `SUMS`th product each, which are added as `Emitter.total_of_each` does.
+`SUMS` sums, of every `SUMS`th product each, which are added as `Emitter.total_of_each` does. Beside packed
+weights all numbers that are multiplied are rounded to bf16 (see `attention_pairs`); over an int8 cache they are
+rounded to integers (`attention_integers`).
 
 A layer's cache is (2, Hkv, capacity, K): keys, then values, of f32, bf16 or f16, or of int8 with a
 scale after each (see `layout`). Whole panels at its beginning may lie elsewhere, in rows that sessions share. The heads of a group share a key head, whose keys and values are read
@@ -34,6 +36,7 @@ from potluck.engine.kernels.writing.ir_types import (
     F32,
     I8,
     KIND_BYTES,
+    KIND_F16,
     KIND_F32,
     KIND_INT8,
     Operand,
@@ -63,6 +66,7 @@ class Attended:
     scale: float  # of queries times keys
     softcap: float | None  # scores become cap tanh(score / cap)
     cache_kind: int
+    has_pairs: bool = False  # all that is multiplied is rounded to bf16, the f16 cache too
     has_sinks: bool = False  # each head has a score beside those of the tokens, with no value
     rank: int | None = None  # of latent attention: how many of a key's numbers are the value
     index_dim: int = 0  # numbers of an indexer's key behind a latent row, which attention passes by
@@ -76,6 +80,7 @@ class Attended:
 
     def __post_init__(self) -> None:
         assert self.heads % self.kv_heads == 0
+        assert not self.has_pairs or self.cache_kind == KIND_F16
         if self.rank is not None:
             assert self.kv_heads == 1
             assert self.rank % LANES == 0

@@ -101,6 +101,22 @@ def score(e: Emitter, totals: list[Value], key_scales: list[Value], scales: list
     return result
 
 
+def write_integer_columns(
+    shape: Attended, columns: int, keys: Cached, tokens: list[Value], target: Pointer
+) -> None:
+    """Write the integers of some keys, two neighbouring ones of all tokens after the other."""
+    e = keys.e
+    for part in parts_of(shape):
+        for (span,) in shape.each_span(e, 1, part.size):
+            column = target + ((span.first + part.rounded) // 2) * columns
+            halves = [e.sext(part.key(keys, token, span), vector(I16, LANES)) for token in tokens]
+            pairs = [e.bitcast(half, vector(I32, LANES // 2)) for half in halves]
+            # The transpose is of as many rows as a row has numbers.
+            both = zip(*(e.transpose(pairs[i : i + 8]) for i in (0, 8)), strict=True)
+            for index, some in enumerate(both):
+                (column + index * columns).of(TOTALS)[0] = e.join(list(some))
+
+
 def widened(e: Emitter, integers: Value) -> Value:
     """Return `SHORTS` of as many integers of 8 bits."""
     return e.sext(integers, SHORTS)
@@ -116,6 +132,32 @@ def add_products(e: Emitter, total: Value, one: Value, other: Value) -> Value:
         first, second = factors
         total = total + first * second
     return total
+
+
+@dataclass(frozen=True)
+class IntegerPairs:
+    """Values of two tokens at a time, times their powers, which are integers too."""
+
+    e: Emitter
+
+    def values(self, one: Pointer, other: Pointer, span: Span) -> Value:
+        """Return a vector of two tokens' values, of which each lane has two integers."""
+        e, both = self.e, [some.of(I8)[span] for some in (one, other)]
+        order = [lane // 2 + lane % 2 * LANES for lane in range(2 * LANES)]
+        halves = [
+            e.shuffle_vector(*both, constant(vector(I32, LANES), order[start : start + LANES]))
+            for start in (0, LANES)
+        ]
+        return e.join([e.sext(half, vector(I16, LANES)) for half in halves])
+
+    def powers(self, powers: Pointer, token: Value) -> Value:
+        """Return a token's power and the next one's, in every lane."""
+        both = powers.skip(token, 2).of(I32)[0]
+        return self.e.bitcast(self.e.splat(both, LANES), SHORTS)
+
+    def add(self, total: Value, values: Value, powers: Value) -> Value:
+        """Return the total plus the products of both."""
+        return add_products(self.e, total, values, powers)
 
 
 def _pairs(e: Emitter, one: Value, other: Value) -> Value:

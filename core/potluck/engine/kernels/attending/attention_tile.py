@@ -5,6 +5,7 @@ See `attention`.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from llvmlite import ir
 
@@ -22,15 +23,14 @@ from potluck.engine.kernels.attending.attention import (
 )
 from potluck.engine.kernels.attending.attention_integers import (
     LARGEST_POWER,
-    SHORTS,
     TOTALS,
-    add_products,
+    IntegerPairs,
 )
+from potluck.engine.kernels.attending.attention_pairs import Pairs
 from potluck.engine.kernels.writing.emit import Emitter, Variable
 from potluck.engine.kernels.writing.functions import emit_exp, emit_integers, emit_scale, emit_tanh
 from potluck.engine.kernels.writing.ir_types import (
     F32,
-    I8,
     I16,
     I32,
     I64,
@@ -122,12 +122,15 @@ class Tile:
                 here = Span(token, LANES)
                 # A score that is NaN has a power that is NaN, so that the result is NaN too.
                 power = emit_exp(e, scores[here] - above, is_positive=False)
+                if self.shape.has_pairs:
+                    power = Pairs(e).write_powers(scores, here, power)
                 sums.value = sums.value + power
                 if has_scales:
                     # Tokens that are not seen have whatever scale.
                     power = e.select(power.equals(0.0), zeros, power * self.value_scales[here])
                     largest.value = power.magnitude_bits().at_least(largest.value)
-                scores[here] = power
+                if not self.shape.has_pairs:
+                    scores[here] = power
             if has_scales:
                 here_factors[2] = self._round(scores, (first, high), largest.value)
             here = most, sums.value.total()
@@ -225,7 +228,8 @@ class Tile:
             ]
             totals = [e.variable(place[0]) for place in places]
             sums = _Sums(spans, scores, totals, ahead)
-            (self._add_pairs if self.shape.has_scales else self._add_tokens)(bounds, sums)
+            by_pairs = self.shape.has_scales or self.shape.has_pairs
+            (self._add_pairs if by_pairs else self._add_tokens)(bounds, sums)
             for total, place in zip(totals, places, strict=True):
                 place[0] = total.value
 
@@ -246,11 +250,12 @@ class Tile:
                             total.value = e.multiply_add(power, value, total.value)
 
     def _add_pairs(self, bounds: tuple[Value, Value], sums: _Sums) -> None:
-        """Add the integers of two tokens' values at a time, times the powers of each row, which are integers too.
+        """Add two tokens' values at a time, times the powers of each row.
 
         The first or the last token may be alone in its pair: the other power is zero.
         """
         e, (begin, end) = self.values.e, bounds
+        pairs: Any = IntegerPairs(e) if self.shape.has_scales else Pairs(e)
         first, inner = begin - begin % _TOGETHER, begin + begin % _TOGETHER
         last = inner.at_least(end - end % _TOGETHER)
         loops = ((first, inner, begin), (inner, last, None), (last, end, end - 1))
@@ -259,23 +264,12 @@ class Tile:
                 if alone is None:
                     sums.prefetch()
                 both = (token, token + 1) if alone is None else (alone, alone)
-                values = [self._value_pairs(both, span) for span in sums.spans]
+                places = [self.values.at(one) for one in both]
+                values = [pairs.values(*places, span) for span in sums.spans]
                 for row in range(sums.rows):
-                    powers = (sums.powers + row * PANEL).skip(token, 2).of(I32)[0]
-                    powers = e.bitcast(e.splat(powers, LANES), SHORTS)
+                    powers = pairs.powers(sums.powers + row * PANEL, token)
                     for value, total in zip(values, sums.of(row), strict=True):
-                        total.value = add_products(e, total.value, value, powers)
-
-    def _value_pairs(self, tokens: tuple[Value, Value], span: Span) -> Value:
-        """Return a vector of two tokens' values, of which each lane has two integers."""
-        e = self.values.e
-        one, other = (self.values.at(token).of(I8)[span] for token in tokens)
-        order = [lane // 2 + lane % 2 * LANES for lane in range(2 * LANES)]
-        halves = [
-            e.shuffle_vector(one, other, constant(vector(I32, LANES), order[start : start + LANES]))
-            for start in (0, LANES)
-        ]
-        return e.join([e.sext(half, vector(I16, LANES)) for half in halves])
+                        total.value = pairs.add(total.value, value, powers)
 
     def _finish(self, factors: Pointer) -> None:
         """Make floats of the sums, and add them to those of the panels before."""

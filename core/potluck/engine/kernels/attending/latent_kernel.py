@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from potluck.engine.kernels.attending.attention import LANES, Heads
-from potluck.engine.kernels.attending.rope_kernel import norm_row, quantise
+from potluck.engine.kernels.attending.rope_kernel import norm_row, quantise, write_floats
 from potluck.engine.kernels.layout import CACHE_SCALE_BYTES
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.threads_kernel import begin_piece
 from potluck.engine.kernels.writing.emit import Emitter
-from potluck.engine.kernels.writing.ir_types import F32, I8, KIND_F32, KIND_INT8
+from potluck.engine.kernels.writing.ir_types import F32, I8, KIND_F32
 from potluck.engine.kernels.writing.memory import Address, Number, Pointer, Record, stack
 from potluck.engine.kernels.writing.values import Value
 
@@ -110,18 +110,14 @@ def _cache(
     e: Emitter, shape: LatentHeads, latents: Pointer, turned: Pointer, target: Pointer
 ) -> None:
     """Write a row to the cache: the latent, then the key with rope."""
-    kind, rank = shape.attention.cache_kind, shape.rank
-    if kind == KIND_INT8:
+    rank, rotary = shape.rank, shape.rotary_dim
+    if shape.attention.has_scales:
         quantise(e, latents, target, rank)
-        quantise(e, turned, target.skip(rank + CACHE_SCALE_BYTES), shape.rotary_dim)
+        quantise(e, turned, target.skip(rank + CACHE_SCALE_BYTES), rotary)
         return
-    target = target.of(kind)
-    for source, count, place in (
-        (latents, rank, target),
-        (turned, shape.rotary_dim, target + rank),
-    ):
-        for span in e.spans(count, LANES):
-            place[span] = source[span]
+    target = target.of(shape.attention.cache_kind)
+    for source, count, place in ((latents, rank, target), (turned, rotary, target + rank)):
+        write_floats(e, shape.attention, source, place, count)
 
 
 class HeadProducts(Record):

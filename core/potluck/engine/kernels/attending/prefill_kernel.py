@@ -31,7 +31,9 @@ from potluck.engine.kernels.attending.attention_integers import (
     round_query,
     rounded_size,
     score,
+    write_integer_columns,
 )
+from potluck.engine.kernels.attending.attention_pairs import Pairs, starts_in_block
 from potluck.engine.kernels.attending.attention_scores import scales_floats, value_scales
 from potluck.engine.kernels.attending.attention_tile import Tile
 from potluck.engine.kernels.paths import Path
@@ -49,7 +51,6 @@ from potluck.engine.kernels.writing.ir_types import (
     Operand,
     constant,
     internal,
-    vector,
 )
 from potluck.engine.kernels.writing.memory import Address, Number, Pointer, Record, Span
 from potluck.engine.kernels.writing.values import Value
@@ -109,6 +110,14 @@ class _Scratch:
     def columns(self) -> int:
         """Cached tokens whose numbers are side by side."""
         return columns_at_once(self.path) * LANES
+
+    @property
+    def column_numbers(self) -> int:
+        """How many f32 or pairs a key has."""
+        shape = self.shape
+        if shape.has_pairs:
+            return shape.padded * len(starts_in_block(self.path)) // 2
+        return rounded_size(shape) // 2 if shape.has_scales else shape.padded
 
     @property
     def scales(self) -> int:
@@ -226,9 +235,9 @@ def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function
         # Others are not cached.
         tokens = [(first + lane).at_least(low).at_most(count - 1) for lane in range(LANES)]
         inside = first % columns
-        target = scratch + (first - inside) * _column_numbers(shape) + inside
+        target = scratch + (first - inside) * layout.column_numbers + inside
         if shape.has_scales:
-            _write_pairs(layout, keys, tokens, target)
+            write_integer_columns(shape, columns, keys, tokens, target)
         else:
             _write_columns(layout, keys, tokens, target)
     if shape.has_scales:
@@ -241,33 +250,15 @@ def _emit_prepare(module: ir.Module, name: str, layout: _Scratch) -> ir.Function
     return e.end()
 
 
-def _column_numbers(shape: Attended) -> int:
-    """Return how many f32 or pairs of integers a key has."""
-    return rounded_size(shape) // 2 if shape.has_scales else shape.padded
-
-
 def _write_columns(layout: _Scratch, keys: Cached, tokens: list[Value], target: Pointer) -> None:
     """Write the f32 of some keys, a number of all tokens after the other."""
     e, columns = keys.e, layout.columns
     for (span,) in layout.shape.each_span(e, 1, layout.shape.head_dim):
-        column = target + span.first * columns
-        rows = [keys.at(token)[span] for token in tokens]
-        for index, numbers in enumerate(e.transpose(rows)):
-            (column + index * columns).of(WIDE)[0] = numbers
-
-
-def _write_pairs(layout: _Scratch, keys: Cached, tokens: list[Value], target: Pointer) -> None:
-    """Write the integers of some keys, two neighbouring ones of all tokens after the other."""
-    e, columns = keys.e, layout.columns
-    for part in parts_of(layout.shape):
-        for (span,) in layout.shape.each_span(e, 1, part.size):
-            column = target + ((span.first + part.rounded) // 2) * columns
-            halves = [e.sext(part.key(keys, token, span), vector(I16, LANES)) for token in tokens]
-            pairs = [e.bitcast(half, vector(I32, LANES // 2)) for half in halves]
-            # The transpose is of as many rows as a row has numbers.
-            both = zip(*(e.transpose(pairs[i : i + 8]) for i in (0, 8)), strict=True)
-            for index, some in enumerate(both):
-                (column + index * columns).of(TOTALS)[0] = e.join(list(some))
+        column, rows = span.first, e.transpose([keys.at(token)[span] for token in tokens])
+        if layout.shape.has_pairs:
+            column, rows = Pairs(e).spans(span.first)[0].first, Pairs(e).columns(rows)
+        for index, numbers in enumerate(rows):
+            (target + (column + index) * columns).of(WIDE)[0] = numbers
 
 
 def _emit_rows(module: ir.Module, name: str, layout: _Scratch, rows: int) -> ir.Function:
@@ -311,7 +302,10 @@ def _read_query(
         return
     out = scratch + layout.queries + row * shape.padded
     for (span,) in shape.each_span(e, 1, shape.head_dim):
-        out[Span(span.first, LANES)] = source[span]
+        if shape.has_pairs:
+            Pairs(e).write(source, span, out)
+        else:
+            out[Span(span.first, LANES)] = source[span]
 
 
 def _score_integers(
@@ -352,7 +346,7 @@ def _score(tile: Tile, layout: _Scratch, scratch: Pointer, bounds: tuple[Value, 
     e, shape, (low, high) = tile.values.e, tile.shape, bounds
     columns, sums = layout.columns, scratch + layout.sums
     with e.loop(low - low % columns, high, columns) as token:
-        keys = scratch + token * shape.padded
+        keys = scratch + token * layout.column_numbers
         with e.loop(0, SUMS) as lane:
             _sum_lane(tile, layout, keys, scratch + layout.queries, (lane, sums))
         with e.loop(0, tile.rows) as row:
@@ -379,14 +373,19 @@ def _sum_lane(
     vectors = layout.columns // LANES
     pairs = [(row, part) for row in range(tile.rows) for part in range(vectors)]
     totals = {pair: e.value(constant(WIDE, 0.0)) for pair in pairs}
-    for first in range(0, shape.padded, SUMS):
-        index = lane + first
-        column = (keys + index * layout.columns).of(WIDE)
-        parts = [column[part] for part in range(vectors)]
+    starts = starts_in_block(e.path) if shape.has_pairs else range(1)
+    for first in range(0, layout.column_numbers, SUMS * len(starts)):
+        places = [lane + (first + start) for start in starts]
+        columns = [(keys + place * layout.columns).of(WIDE) for place in places]
+        parts = [[column[part] for column in columns] for part in range(vectors)]
         for row in range(tile.rows):
-            query = e.splat((queries + row * shape.padded)[index], LANES)
+            query = [e.splat((queries + row * shape.padded)[place], LANES) for place in places]
             for part, numbers in enumerate(parts):
-                totals[row, part] = e.multiply_add(query, numbers, totals[row, part])
+                total = totals[row, part]
+                if shape.has_pairs:
+                    totals[row, part] = Pairs(e).add(total, query, numbers)
+                else:
+                    totals[row, part] = e.multiply_add(query[0], numbers[0], total)
     out = sums + lane * (tile.rows * layout.columns)
     for (row, part), total in totals.items():
         out[Span(row * layout.columns + part * LANES, LANES)] = total

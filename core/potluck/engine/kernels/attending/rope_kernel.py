@@ -9,6 +9,7 @@ and may be the keys as they are before. Keys and values of another layer have al
 from llvmlite import ir
 
 from potluck.engine.kernels.attending.attention import LANES, WIDE, Cached, Heads
+from potluck.engine.kernels.attending.attention_pairs import round_to_bf16
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.products.rows import read_row
 from potluck.engine.kernels.threads_kernel import begin_piece
@@ -156,8 +157,14 @@ def _cache(e: Emitter, shape: Heads, source: Pointer, target: Pointer, size: int
     if shape.cache_kind == KIND_INT8:
         quantise(e, source, target, size, shape.head_dim)
         return
+    write_floats(e, shape, source, target, size)
+
+
+def write_floats(e: Emitter, shape: Heads, source: Pointer, target: Pointer, size: int) -> None:
+    """Write so many numbers to a cache of floats, rounded if attention cuts them."""
     for span in e.spans(size, LANES):
-        target.of(shape.cache_kind)[span] = source[span]
+        numbers = round_to_bf16(source[span]) if shape.has_pairs else source[span]
+        target.of(shape.cache_kind)[span] = numbers
 
 
 def quantise(

@@ -156,11 +156,17 @@ class Emitter(Builder):
             return self.call_shared(f"fused{lanes}", emit_fused, *values)
         return self.intrinsic(f"llvm.fma.{lanes}f32", a.type, [a, b, c])
 
-    def total_of_each(self, vectors: Sequence[Value]) -> Value:
-        """Of n vectors with n lanes, a vector whose lane i is the sum of vector i."""
+    def total_of_each(self, vectors: Sequence[Value], lanes: int | None = None) -> Value:
+        """Of n vectors with n lanes, a vector whose lane i is the sum of vector i.
+
+        `lanes`: more than there are vectors, which are then every so many-th of all. The result has sums of
+        `lanes / n` lanes of each. Such results, in their order, are what gives the whole sums.
+        """
+        lanes = len(vectors) if lanes is None else lanes
         while (half := len(vectors) // 2) > 0:
+            lanes //= 2
             pairs = zip(vectors[:half], vectors[half:], strict=True)
-            vectors = [self._halves_added(one, other, half) for one, other in pairs]
+            vectors = [self._halves_added(one, other, lanes) for one, other in pairs]
         return vectors[0]
 
     def _halves_added(self, one: Value, other: Value, half: int) -> Value:
