@@ -183,17 +183,19 @@ class Generator(Pipelines):
                     yield token
             finally:
                 ahead.stop()
-                conversation.forget_unsent()
-                if is_kept:
-                    conversation.keep()
-                else:
-                    self._conversations.drop(conversation)
-                self._bringing.forget(conversation)
-                conversation.turn, conversation.last_used = None, self._clock()
-                conversation.pictures = (
-                    NO_PICTURES  # megabytes, which come again with the next prompt
-                )
-                self._tell()
+                self._end(conversation, is_kept=is_kept)
+
+    def _end(self, conversation: Conversation, *, is_kept: bool) -> None:
+        """End the answer in a conversation, which another prompt may go on with if it is kept."""
+        conversation.forget_unsent()
+        if is_kept:
+            conversation.keep()
+        else:
+            self._conversations.drop(conversation)
+        self._bringing.forget(conversation)
+        conversation.turn, conversation.last_used = None, self._clock()
+        conversation.pictures = NO_PICTURES  # megabytes, which come again with the next prompt
+        self._tell()
 
     async def _borrow(self, prompt: Sequence[int], turn: Turn) -> Conversation:
         """The conversation in which a prompt is answered; no other request uses it meanwhile.
