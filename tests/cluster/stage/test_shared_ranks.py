@@ -106,8 +106,8 @@ def test_sums_in_memory_and_on_devices_are_those_over_links_also_after_steps_tha
             found = answers(ranks)
         if by == "memory" or world == 2:  # devices add in an order of their own
             assert [one["digest"] for one in found] == [one["digest"] for one in over_links]
-    for one, expected in zip(over_links, whole, strict=True):
-        assert torch.allclose(torch.tensor(one["hidden"]), expected, rtol=0.03, atol=0.03)
+    for one, expected in zip(over_links, whole, strict=True):  # torch rounds nothing to bf16
+        assert (torch.tensor(one["hidden"]) - expected).norm() < 0.03 * expected.norm()
 
 
 @pytest.mark.parametrize(
