@@ -56,8 +56,9 @@ def kill(folders: Folders) -> None:
     node = read_node_file(folders)
     assert node is not None
     process = psutil.Process(node.pid)
-    for each in (*process.children(recursive=True), process):
-        each.kill()
+    for each in (process, *process.children(recursive=True)):  # else it notes that they have failed
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
 
 
 def bytes_there(cache: Path) -> int:
