@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from potluck.engine.kernels.attending.attention import LANES, PANEL, WIDE, Heads
 from potluck.engine.kernels.attending.choosing_kernel import find_highest, load_columns, ordered
-from potluck.engine.kernels.attending.rope_kernel import norm_row, quantise
+from potluck.engine.kernels.attending.rope_kernel import norm_row, quantise, rope
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.threads_kernel import OnThreads, begin_piece, emit_run
 from potluck.engine.kernels.writing.emit import Emitter
@@ -104,11 +104,12 @@ def emit_block_keys(module: ir.Module, name: str, path: Path, shape: BlockHeads)
     """Write norm, rope and caching of one token."""
     e = Emitter(ir.Function(module, CACHE_KEY, name), path)
     given, size, attention = BlockKeys.load(e.arguments[0]), shape.head_dim, shape.attention
+    half = shape.rotary_dim // 2
     with e.loop(0, shape.heads + 1) as head:
         numbers = given.made + head * size
         weight = e.select(head < shape.heads, given.query_norm, given.key_norm)
         norm_row(e, numbers, Pointer(e, weight, KIND_F32), size, shape.epsilon)
-        _turn(e, shape, numbers, given.cosines, given.sines)
+        rope(e, numbers, given.cosines, given.sines + half, half)
     key = given.made + shape.q_size
     row = given.keys.skip(given.head_stride, shape.heads)
     row = row.skip(given.position, attention.cached_bytes).of(attention.cache_kind)
@@ -118,18 +119,6 @@ def emit_block_keys(module: ir.Module, name: str, path: Path, shape: BlockHeads)
         for span in e.spans(size, LANES):
             row[span] = key[span]
     return e.end()
-
-
-def _turn(
-    e: Emitter, shape: BlockHeads, numbers: Pointer, cosines: Pointer, sines: Pointer
-) -> None:
-    """Turn the first numbers of a head in place."""
-    half = shape.rotary_dim // 2
-    second = numbers + half
-    for span in e.spans(half, LANES):
-        a, b, cos, sin = (each[span] for each in (numbers, second, cosines, sines + half))
-        numbers[span] = a * cos - b * sin
-        second[span] = b * cos + a * sin
 
 
 class ChooseBlocks(Record):

@@ -19,7 +19,7 @@ from potluck.engine.kernels.attending.choosing_kernel import (
     ordered,
     score,
 )
-from potluck.engine.kernels.attending.rope_kernel import quantise
+from potluck.engine.kernels.attending.rope_kernel import quantise, rope
 from potluck.engine.kernels.layout import CACHE_LINE
 from potluck.engine.kernels.paths import Path
 from potluck.engine.kernels.products.rows import read_row
@@ -82,8 +82,8 @@ def emit_index_keys(module: ir.Module, name: str, path: Path, shape: IndexHeads)
     with e.loop(first, last) as token:
         key = given.index_keys + token * given.stride
         _norm(e, shape, key, given.norm, given.norm_bias)
-        start = token * shape.rotary_dim
-        _turn(e, shape, key, given.cosines + start, given.sines + start)
+        start, half = token * shape.rotary_dim, shape.rotary_dim // 2
+        rope(e, key, given.cosines + start, given.sines + start + half, half)
         row = given.keys.skip(given.position + token, shape.cached.cached_bytes)
         target = row.skip(shape.cached.row_bytes)
         if shape.cached.cache_kind == KIND_INT8:
@@ -100,18 +100,6 @@ def _norm(e: Emitter, shape: IndexHeads, key: Pointer, weight: Pointer, bias: Po
     row = read_row(e, "centred", key, shape.head_dim, weight, epsilon)
     for span in e.spans(shape.head_dim, LANES):
         key[span] = row(span) + bias[span]
-
-
-def _turn(
-    e: Emitter, shape: IndexHeads, numbers: Pointer, cosines: Pointer, sines: Pointer
-) -> None:
-    """Turn the first numbers of a head in place."""
-    half = shape.rotary_dim // 2
-    second = numbers + half
-    for span in e.spans(half, LANES):
-        a, b, cos, sin = (each[span] for each in (numbers, second, cosines, sines + half))
-        numbers[span] = a * cos - b * sin
-        second[span] = b * cos + a * sin
 
 
 class Choose(Record):
@@ -149,7 +137,8 @@ def emit_choose_tokens(
     e = Emitter(ir.Function(module, CHOOSE_TOKENS, name), path)
     given = Choose.load(e.arguments[0])
     with e.loop(0, shape.heads) as head:
-        _turn(e, shape, given.queries + head * shape.head_dim, given.cosines, given.sines)
+        query, half = given.queries + head * shape.head_dim, shape.rotary_dim // 2
+        rope(e, query, given.cosines, given.sines + half, half)
     threads = OnThreads(e, run, given.job, given.shares)
     threads.call(score, e.arguments[0], given.position // PANEL + 1)
     find_highest(e, given.scores, given.position + 1, shape.chosen, given.places)

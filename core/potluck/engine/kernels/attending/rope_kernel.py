@@ -72,7 +72,7 @@ def emit_rope_and_cache(module: ir.Module, name: str, path: Path, shape: Heads) 
             cosines, sines = given.cosines + token * (2 * half), given.sines + token * (2 * half)
             for heads, _, count, step in turned:
                 with e.loop(0, count) as head:
-                    _rope(e, heads + head * step, cosines, sines + half, half)
+                    rope(e, heads + head * step, cosines, sines + half, half)
         with e.if_then(given.query_factors.is_set):
             factor = given.query_factors[token]
             with e.loop(0, shape.heads) as head:
@@ -131,7 +131,8 @@ def norm_row(e: Emitter, numbers: Pointer, weight: Pointer, width: int, epsilon:
         numbers[span] = row(span)
 
 
-def _rope(e: Emitter, head: Pointer, cosines: Pointer, sines: Pointer, half: int) -> None:
+def rope(e: Emitter, head: Pointer, cosines: Pointer, sines: Pointer, half: int) -> None:
+    """Turn the first numbers of a head, twice `half`, in their place. `sines` are those of the second half."""
     second = head + half
     for span in e.spans(half, LANES):
         a, b, cos, sin = (numbers[span] for numbers in (head, second, cosines, sines))
